@@ -1,6 +1,7 @@
 """Layers of a variant in place of a trained decoder's own: "rope" is the model, others start near it."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import transformers
 from torch import Tensor
 
 from nadaraya import InputError
-from nadaraya.models import extend_context, replace_attention
+from nadaraya.models import extend_context, load_pruned, replace_attention
 from nadaraya.models.replacing import ReplacedAttention
 
 SIZES: dict[str, Any] = {
@@ -156,16 +157,27 @@ def test_several_tokens_go_into_the_cache_of_a_window(options: dict[str, int]) -
     assert torch.equal(model.generate(IDS[:1], **call), want)
 
 
-def test_weights_are_saved_and_loaded_by_name() -> None:
-    model, other = make(), make()
-    replace_attention(model, "gpa-rope", layers=[1])
-    replace_attention(other, "gpa-rope", layers=[1])
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [("Llama", ["linear", "gpa-rope"]), ("Qwen3", "gpa-spread"), ("GPTNeoX", "gka"), ("GPT2", "gpa")],
+)
+def test_a_replaced_model_is_saved_and_loaded(kind: str, variant: str | list[str], tmp_path: Path) -> None:
+    model = make(kind, num_hidden_layers=3)
+    replace_attention(model, "rope", layers=[0])
+    with replace_attention(model, "fox", layers=[1]):
+        pass
+    replace_attention(model, variant, layers=[1, 2], options={"init": "unit"} if kind == "GPT2" else None)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(logits(other), logits(model))
+    model.save_pretrained(tmp_path)
+    loaded = load_pruned(tmp_path)
+    assert type(loaded) is type(model)
+    assert torch.equal(logits(loaded), logits(model))
+    assert torch.equal(written(loaded), written(model))
     assert torch.equal(logits(copy.deepcopy(model)), logits(model))
+    loaded.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load_pruned(tmp_path / "again")), logits(model))
 
 
 def test_kernels_stay_in_float32_in_a_model_of_half_precision() -> None:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import evaluate_string
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads, replace_attention
 from nadaraya.training import load_recipe, open_causal_model, train
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -39,6 +39,15 @@ def test_a_model_of_transformers_predicts_a_text_in_float32(llama: Path) -> None
     assert not causal.model.training
     result = evaluate_string(causal.model, causal.tokenizer, "any text " * 9, context=causal.context)
     assert 4 < result.bits_per_byte < 12
+
+
+def test_models_that_lost_heads_or_have_other_layers_are_opened(llama: Path) -> None:
+    config = LlamaConfig(**TINY, vocab_size=256, intermediate_size=32, max_position_embeddings=48)
+    model, ids = prune_heads(LlamaForCausalLM(config).eval(), {0: [1]}), torch.arange(9)[None]
+    replace_attention(model, "gpa", layers=[0])
+    model.save_pretrained(llama)
+    loaded = open_causal_model(llama).model
+    assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 def test_a_kernel_gpt_is_one_of_them(tmp_path: Path) -> None:

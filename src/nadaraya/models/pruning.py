@@ -1,11 +1,13 @@
-"""Heads removed from a language model: a smaller model, not a mask; and such models loaded again."""
+"""Heads removed from a language model: a smaller model, not a mask; and changed models loaded again."""
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya.errors import must_be
 from nadaraya.models.attach.pruning import prune_attention_heads
@@ -14,6 +16,7 @@ from nadaraya.models.config import KernelGPTConfig
 from nadaraya.models.feed_forward import feed_forward_layers, prune_units
 from nadaraya.models.gpt import KernelGPTPreTrainedModel
 from nadaraya.models.inputs import loading
+from nadaraya.models.replacing import REPLACED, replace_attention
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -62,13 +65,12 @@ def prune_heads(model: _Model, heads: Mapping[Any, Sequence[int]]) -> _Model:
 
 
 def load_pruned(folder: str | Path, **options: Any) -> Any:
-    """A causal model of transformers that `prune_heads` or `prune_units` made smaller, from its folder.
+    """A causal model of transformers that `prune_heads`, `prune_units` or `replace_attention` changed.
 
-    Its class expects other shapes, so that its own `from_pretrained` refuses the weights; KernelGPT's does
-    not.
+    Its class expects other weights, which its own `from_pretrained` refuses; KernelGPT's does not.
 
     Args:
-        folder: that `save_pretrained` wrote.
+        folder: that `save_pretrained` wrote; the verbs of the command line take it, too.
         options: of the configuration, e.g. `attn_implementation="nadaraya"`, which heads that share keys
             unevenly need.
 
@@ -90,27 +92,47 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
         if "attn_implementation" not in options:
             config._attn_implementation = None  # what the file names could be code on the Hub
-        cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-
-        def init(self: Any, config: Any) -> None:
-            cls.__init__(self, config)
-            self.__dict__ = _smaller(self, config).__dict__
-
-        # Transformers' own reading knows parts of a model and weights that it writes in another form.
-        small: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
-        model, report = small.from_pretrained(
+        model, report = class_of(config).from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
-        model.__class__ = cls
         if lacking := report["missing_keys"] | report["unexpected_keys"]:
             raise must_be("weights", "those of its configuration", sorted(lacking)[0])
     return model.eval()
 
 
-def _smaller(model: Any, config: Any) -> Any:
-    """A whole model without what its configuration says was removed."""
-    if heads := getattr(config, "pruned_heads", None):
+def class_of(config: Any) -> Any:
+    """The class whose `from_pretrained` reads a causal model of transformers as its configuration changed it.
+
+    Args:
+        config: of the model, with what `prune_heads`, `prune_units` and `replace_attention` noted in it.
+    """
+    changes = [getattr(config, name, None) for name in ("pruned_heads", "intermediate_sizes", REPLACED)]
+    if isinstance(config, KernelGPTConfig) or not any(changes):
+        return AutoModelForCausalLM
+    cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    wide = [*(cls._keep_in_fp32_modules_strict or ()), *KernelGPTPreTrainedModel._keep_in_fp32_modules_strict]
+
+    def init(self: Any, config: Any) -> None:
+        self.__class__ = cls
+        # New layers take over rotary angles, which are not among the weights.
+        with torch.device("cpu") if changes[-1] else nullcontext():
+            self.__init__(config)
+            self.__dict__ = _changed(self).__dict__
+
+    # Transformers' own reading knows parts of a model and weights that it writes in another form.
+    inside = {"__init__": init, "__module__": cls.__module__, "_keep_in_fp32_modules_strict": wide}
+    return type(cls.__name__, (cls,), inside)
+
+
+def _changed(model: Any) -> Any:
+    """A whole model without what its configuration says was removed, and with what was replaced."""
+    if heads := getattr(model.config, "pruned_heads", None):
         model = prune_heads(model, heads)
-    sizes, layers = getattr(config, "intermediate_sizes", None) or {}, feed_forward_layers(model)
-    units = {layer: range(size, layers[int(layer)].size) for layer, size in sizes.items()}
-    return prune_units(model, units) if units else model
+    sizes, layers = getattr(model.config, "intermediate_sizes", None) or {}, feed_forward_layers(model)
+    if units := {layer: range(size, layers[int(layer)].size) for layer, size in sizes.items()}:
+        model = prune_units(model, units)
+    calls = getattr(model.config, REPLACED, None) or ()
+    setattr(model.config, REPLACED, [])
+    for call in calls:
+        replace_attention(model, **call)
+    return model

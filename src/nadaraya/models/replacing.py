@@ -1,9 +1,10 @@
 """`replace_attention`: layers of a variant in place of a trained decoder's own, starting from its weights."""
 
 import copy
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.models.attach.decoders import attention_layers, linear_maps, matrices_of, width_of
 from nadaraya.models.block import LayerCache
 from nadaraya.models.inputs import documents_of
+
+REPLACED = "replaced_attention"  # of a configuration: calls of `replace_attention`
 
 
 class ReplacedAttention(nn.Module):
@@ -65,8 +68,7 @@ def replace_attention(
 
     Args:
         model: a causal model of transformers with q_proj, k_proj, v_proj and o_proj, like Llama, Mistral or
-            Qwen, or GPT-2 or GPT-NeoX. It is changed; its `state_dict()` has the new layers under
-            `self_attn.attention` and the like.
+            Qwen, or GPT-2 or GPT-NeoX. It is changed; `save_pretrained` writes it, `load_pruned` reads it.
         variant: as for `KernelGPTConfig`; several names are repeated over the replaced layers.
         layers: indices of those to replace; default all.
         options: of the variants.
@@ -107,6 +109,11 @@ def replace_attention(
             undo.callback(setattr, config, "use_cache", config.use_cache)
             config.use_cache = False
     undo.callback(model.register_forward_pre_hook(_check_positions, with_kwargs=True).remove)
+    call = {"variant": variant, "layers": chosen, "options": dict(options or {})}
+    with suppress(TypeError):  # options that JSON does not know are given again by hand
+        json.dumps(call)
+        setattr(model.config, REPLACED, [*(getattr(model.config, REPLACED, None) or ()), call])
+        undo.callback(lambda: getattr(model.config, REPLACED).remove(call))
     return undo
 
 
@@ -143,7 +150,8 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
     for name, each in part.named_parameters():
         if name.split(".")[0] not in known and not (name[1:6] == "_norm" and len(each) == width):
             raise InputError(f"{kind} cannot be replaced: it has {name}")
-    capped = getattr(part, "attn_logit_softcapping", None) or abs(part.scaling**2 * width - 1) > 1e-6
+    scale = getattr(part, "scaling", 0.0)
+    capped = getattr(part, "attn_logit_softcapping", None) or abs(scale**2 * width - 1) > 1e-6
     uneven = getattr(part, "nadaraya_seen_keys", None) is not None
     if capped or uneven or not getattr(part, "is_causal", True):
         raise must_be("attention", "causal, with logits q·k / √d of keys that heads share evenly", kind)

@@ -57,10 +57,11 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
 def _pretrained(name: str, local: bool) -> CausalModel:
     """A model that transformers knows by itself, or a KernelGPT, of a local folder or a name at the hub."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     from nadaraya.models.inputs import check_index  # registers KernelGPT too
     from nadaraya.models.kernel_bank import KernelBankAdapter, bank_beside
+    from nadaraya.models.pruning import class_of
     from nadaraya.models.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
@@ -74,7 +75,7 @@ def _pretrained(name: str, local: bool) -> CausalModel:
     with one_line(name, how), without_bars():
         config._attn_implementation = None  # what the file names could be code at the hub
         options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
-        loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, **options)
+        loaded: Any = class_of(config).from_pretrained(name, output_loading_info=True, **options)
     model, report = loaded
     if not tokenizer.is_fast:
         raise InputError(f"{name} must have a tokenizer that the tokenizers library reads, got one without")

@@ -37,10 +37,10 @@ def _counts(kind: str, system: str) -> list[str]:
     return [f"{found['parameters'] / 1e3:,.0f}", f"{found['flops'] / 1024 / 1e6:.1f}"]
 
 
-def text_losses() -> dict[str, list[float]]:
-    """Losses of the study by system, seed by seed, in its order."""
-    study = read(RESULTS / "studies" / "related" / "results.json")["study"]
-    return {name: losses("related", name, "only") for name in study["variants"]}
+def text_losses(folder: str = "related") -> dict[str, list[float]]:
+    """Losses of the study by system, seed by seed, in its order; "related-3000" is the longer one."""
+    study = read(RESULTS / "studies" / folder / "results.json")["study"]
+    return {name: losses(folder, name, "only") for name in study["variants"]}
 
 
 def top1() -> dict[str, list[float]]:
@@ -52,21 +52,22 @@ def top1() -> dict[str, list[float]]:
 
 
 def text() -> str:
-    """Loss, time and memory of causal layers, lowest loss first."""
-    found = text_losses()
+    """Losses, time and memory of causal layers, lowest loss first."""
+    found, longer = text_losses(), text_losses("related-3000")
     rows = [
         [
             code(name),
             spread(found[name]),
-            *_counts("text-counts", name),
+            spread(longer[name]) if longer[name] else "",
+            _counts("text-counts", name)[0],
             *(_ms("text-training", tokens, name) for tokens in (1024, 4096, 16_384, 65_536)),
             _mib("text-training", 4096, name),
             _ms("text-decoding", 16_384, name, per=4),
             _mib("text-decoding", 16_384, name, "cache_bytes"),
         ]
-        for name in sorted(found, key=lambda name: mean(found[name]))
+        for name in sorted(found, key=lambda name: mean(longer[name] or found[name]))
     ]
-    header = ["system", "loss", "params, 10³", "MFLOP", "1,024", "4,096", "16,384", "65,536", "MiB"]
+    header = ["system", "400 updates", "3,000", "params, 10³", "1,024", "4,096", "16,384", "65,536", "MiB"]
     return table([*header, "decode, ms", "cache, MiB"], rows)
 
 

@@ -3,7 +3,7 @@
     python experiments/related.py
 
 Left: forward + backward of one causal layer against the number of tokens. Right: the loss of the study of
-experiments/studies/related.yaml against that time at 4,096 tokens, the mean over seeds.
+experiments/studies/related.yaml, 3,000 updates, against that time at 4,096 tokens, the mean over seeds.
 """
 
 from statistics import mean
@@ -40,7 +40,7 @@ def _draw_times(axes: Axes) -> None:
 
 
 def _draw_losses(axes: Axes) -> None:
-    found = text_losses()
+    found = text_losses("related-3000")
     for name, style in zip(found, variant_styles(found), strict=True):
         time = cell("text-training", 4096, name).get("median")
         if time is not None and found[name]:

@@ -45,8 +45,11 @@ def _draw_losses(axes: Axes) -> None:
         time = cell("text-training", 4096, name).get("median")
         if time is not None and found[name]:
             axes.plot(time, mean(found[name]), "o", color=style.hex, markersize=5)
+            below = name == "bam"  # which is where gpa-mul is
+            offset = (-4, -8) if below else (4, 2)
+            side = "right" if below else "left"
             axes.annotate(
-                name, (time, mean(found[name])), xytext=(4, 2), textcoords="offset points", fontsize=7
+                name, (time, mean(found[name])), offset, textcoords="offset points", ha=side, fontsize=7
             )
     axes.set(xscale="log", xlabel="ms per layer at 4,096 tokens", title="validation loss, nats/token")
 

@@ -117,7 +117,7 @@ def apart() -> str:
             "`rope` with all that is beside the bank",
             *(gap("beyond", "rope-loo-gate-conv", size, "gpa-rope") for size in LATE),
         ],
-        ["the first row − the last", *(gap("beyond", BEST, size, "rope-loo-gate-conv") for size in LATE)],
+        ["the first row − the third", *(gap("beyond", BEST, size, "rope-loo-gate-conv") for size in LATE)],
     ]
     return table(["− `gpa-rope`", "3,000 updates", "10,000"], rows)
 

@@ -180,6 +180,17 @@ def test_a_replaced_model_is_saved_and_loaded(kind: str, variant: str | list[str
     assert torch.equal(logits(load_pruned(tmp_path / "again")), logits(model))
 
 
+def test_weights_are_loaded_by_name() -> None:
+    model, other = make(), make()
+    replace_attention(model, "gpa-rope", layers=[1])
+    replace_attention(other, "gpa-rope", layers=[1])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(logits(other), logits(model))
+
+
 def test_kernels_stay_in_float32_in_a_model_of_half_precision() -> None:
     model = make("Qwen3").bfloat16()
     replace_attention(model, "gpa-rope")

@@ -70,7 +70,7 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
     Its class expects other weights, which its own `from_pretrained` refuses; KernelGPT's does not.
 
     Args:
-        folder: that `save_pretrained` wrote; the verbs of the command line take it, too.
+        folder: that `save_pretrained` wrote; verbs take it too, where heads share keys evenly.
         options: of the configuration, e.g. `attn_implementation="nadaraya"`, which heads that share keys
             unevenly need.
 

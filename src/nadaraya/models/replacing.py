@@ -184,9 +184,9 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
             linear.register_forward_hook(_normalised)
     if rotation is not None and layer.rotary is not None and not layer.rotary.learned:
         layer.rotary.replaced = rotation
+    dtype = rows["q"].dtype
     for name, child in layer.named_children():  # in half precision periods would be off
         wide = name in ("content", "position", "rotary")
-        dtype = rows["q"].dtype
         child.to(rows["q"].device, torch.promote_types(dtype, torch.float32) if wide else dtype)
     return layer.train(part.training)
 

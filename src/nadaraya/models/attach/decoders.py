@@ -34,6 +34,7 @@ def linear_maps(part: Any) -> dict[str, Any]:
     return {letter: getattr(part, f"{letter}_proj", None) for letter in "qkvo"}
 
 
+@torch.no_grad()
 def matrices_of(part: Any) -> dict[str, Tensor]:
     """W_Q, W_K, W_V and W_O by their letters, outputs by inputs, with the biases as a last column."""
     maps = linear_maps(part)

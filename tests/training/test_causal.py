@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from nadaraya.data import byte_tokenizer, train_byte_pair_tokenizer
 from nadaraya.errors import InputError
 from nadaraya.evaluation import evaluate_string
-from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, prune_heads, replace_attention
+from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM, load_pruned, prune_heads, replace_attention
 from nadaraya.training import load_recipe, open_causal_model, train
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -48,6 +48,17 @@ def test_models_that_lost_heads_or_have_other_layers_are_opened(llama: Path) -> 
     model.save_pretrained(llama)
     loaded = open_causal_model(llama).model
     assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_heads_that_share_keys_unevenly_are_opened(llama: Path) -> None:
+    sizes = {**TINY, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, vocab_size=256, intermediate_size=32, attn_implementation="nadaraya")
+    model, ids = prune_heads(LlamaForCausalLM(config).eval(), {0: [1], 1: [2, 3]}), torch.arange(9)[None]
+    model.save_pretrained(llama)
+    for loaded in (open_causal_model(llama).model, load_pruned(llama)):
+        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+    with pytest.raises(InputError, match="must be 'nadaraya' where key heads"):
+        load_pruned(llama, attn_implementation="sdpa")
 
 
 def test_a_kernel_gpt_is_one_of_them(tmp_path: Path) -> None:

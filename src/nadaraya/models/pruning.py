@@ -1,6 +1,7 @@
 """Heads removed from a language model: a smaller model, not a mask; and changed models loaded again."""
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -70,9 +71,9 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
     Its class expects other weights, which its own `from_pretrained` refuses; KernelGPT's does not.
 
     Args:
-        folder: that `save_pretrained` wrote; verbs take it too, where heads share keys evenly.
-        options: of the configuration, e.g. `attn_implementation="nadaraya"`, which heads that share keys
-            unevenly need.
+        folder: that `save_pretrained` wrote; verbs take it too.
+        options: of the configuration, e.g. `attn_implementation="eager"`; heads that share keys unevenly
+            need "nadaraya", their default.
 
     Returns:
         The model, in eval mode, on the CPU.
@@ -89,15 +90,37 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
     {'0': [1]}
     """
     with loading(folder, "a pruned model of transformers"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
-        if "attn_implementation" not in options:
-            config._attn_implementation = None  # what the file names could be code on the Hub
+        config = changed_config(folder, **options)
         model, report = class_of(config).from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
         if lacking := report["missing_keys"] | report["unexpected_keys"]:
             raise must_be("weights", "those of its configuration", sorted(lacking)[0])
     return model.eval()
+
+
+def changed_config(name: str | Path, local: bool = True, **options: Any) -> Any:
+    """The configuration of a causal model of transformers, for `class_of`; no code of the source runs.
+
+    Args:
+        name: a folder, or a name at the hub.
+        local: whether it is a folder.
+        options: as `load_pruned` takes them.
+    """
+    config = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False, **options)
+    if "attn_implementation" not in options:  # what the file names could be code on the Hub
+        config._attn_implementation = "nadaraya" if _shares_unevenly(config) else None
+    return config
+
+
+def _shares_unevenly(config: Any) -> bool:
+    """Whether keys are left with unequal numbers of heads in some layer of a model of transformers."""
+    if isinstance(config, KernelGPTConfig) or not (removed := getattr(config, "pruned_heads", None)):
+        return False
+    heads = config.num_attention_heads
+    shared = heads // (getattr(config, "num_key_value_heads", None) or heads)
+    left = (Counter(head // shared for head in {*range(heads)} - {*gone}) for gone in removed.values())
+    return any(len({*counts.values()}) > 1 for counts in left)
 
 
 def class_of(config: Any) -> Any:

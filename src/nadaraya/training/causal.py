@@ -57,11 +57,11 @@ def open_causal_model(source: str | Path, weights: str | None = None) -> CausalM
 def _pretrained(name: str, local: bool) -> CausalModel:
     """A model that transformers knows by itself, or a KernelGPT, of a local folder or a name at the hub."""
     import torch
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from nadaraya.models.inputs import check_index  # registers KernelGPT too
     from nadaraya.models.kernel_bank import KernelBankAdapter, bank_beside
-    from nadaraya.models.pruning import class_of
+    from nadaraya.models.pruning import changed_config, class_of
     from nadaraya.models.quiet import without_bars
 
     options: Any = {"local_files_only": local, "trust_remote_code": False}
@@ -69,11 +69,10 @@ def _pretrained(name: str, local: bool) -> CausalModel:
         check_index(Path(name))
     how = "as a causal language model of transformers, in safetensors"
     with one_line(name, how):
-        config = AutoConfig.from_pretrained(name, **options)
+        config = changed_config(name, local)
     with one_line(name, "as a tokenizer of transformers"):
         tokenizer: Any = AutoTokenizer.from_pretrained(name, **options)
     with one_line(name, how), without_bars():
-        config._attn_implementation = None  # what the file names could be code at the hub
         options |= {"config": config, "use_safetensors": True, "dtype": torch.float32}
         loaded: Any = class_of(config).from_pretrained(name, output_loading_info=True, **options)
     model, report = loaded

@@ -22,6 +22,7 @@ SHORT = (
     "rope-gate", "rope-gate, window of 128", "rope-gate, YaRN", "gpa-rope-gate", "nope-gate", "fox-loo-gate",
     "gpa-spread",
 )  # fmt: skip
+PASSES = {"p30": "30", "p100": "100", "p100-dropout": "100, dropout 0.2", "p300": "300", "p1000": "1,000"}
 
 
 def _recalled() -> dict[str, list[dict[str, Any]]]:
@@ -118,23 +119,34 @@ def context() -> str:
 
 
 def passes() -> str:
-    """Losses on the text that was read many times, and on the text behind it: at the end, and the lowest."""
-    rows = []
+    """Losses on text that was read many times, and on the text behind it, the lowest and at the end."""
+    found: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for variant, runs in _by_variant("passes").items():
-        found, cells = {run["size"]: run for run in runs}, []
-        for run in map(found.get, ("p100", "p300", "p100-dropout")):
-            cells += ["", "", ""] if run is None else _learned(run)
-        rows.append([code(variant), *cells])
-    ways = ("100 passes", "300", "100, dropout 0.2")
-    header = ["", *(name for way in ways for name in (f"{way}: training", "validation", "lowest"))]
-    return table(header, rows)
+        for run in runs:
+            found.setdefault(run["size"], {}).setdefault(variant, {})[run["seed"]] = run
+    rows = []
+    for size, name in PASSES.items():
+        here = {variant: found[size].get(variant, {}) for variant in ("rope", "gpa-mul", "gpa-rope")}
+        base = here["rope"]
+        gaps = [
+            difference(mean_with_interval([_lowest(run) - _lowest(base[seed]) for seed, run in runs.items()]))
+            for runs in list(here.values())[1:]
+        ]
+        trained = [
+            _mean(
+                [run["probes"]["parts"]["train"] for run in runs.values() if "parts" in run.get("probes", {})]
+            )
+            for runs in here.values()
+        ]
+        ends = [_mean([of(run) for run in base.values()]) for of in (_lowest, lambda run: run["loss"])]
+        rows.append([name, ends[0], *gaps, ends[1], *trained])
+    first, *others = map(code, here)
+    header = [f"lowest: {first}", *(f"{each} − it" for each in others), f"at the end: {first}"]
+    return table(["passes", *header, f"training: {first}", *others], rows)
 
 
-def _learned(run: dict[str, Any]) -> list[str]:
-    """The loss on what was read, if it was measured, and on the text behind it; the lowest on the way."""
-    read_text = run["probes"]["parts"]["train"] if "probes" in run else None
-    lowest = min(loss for _, loss in run["validation"])
-    return ["" if each is None else f"{each:.3f}" for each in (read_text, run["loss"], lowest)]
+def _lowest(run: dict[str, Any]) -> float:
+    return min(loss for _, loss in run["validation"])
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -140,6 +140,18 @@ def test_flex_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+def test_ways_that_are_compiled_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for gradients in (False, True):
+        kind = grid.kind_of("bank", torch.float32, 16, gradients)
+        rows, failed = grid.time_ways(kind, (1, 2, 16), DEVICE, set(), compiled=True)
+        timed = {row.way for row in rows}
+        assert ways.COMPILED in timed
+        assert (ways.FLEX in timed) == (not gradients)
+        assert set(failed) == {ways.FLEX} - timed
+
+
+@pytest.mark.slow
 def test_every_feature_of_the_quick_check_is_right_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     calls = [call for kind in grid.kinds(quick=True) for call in grid.check(*kind, DEVICE)]

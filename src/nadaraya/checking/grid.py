@@ -157,7 +157,11 @@ def cells(
 
 
 def time_ways(
-    kind: Kind, sizes: tuple[int, int, int], device: torch.device, wrong: set[tuple[str, str]]
+    kind: Kind,
+    sizes: tuple[int, int, int],
+    device: torch.device,
+    wrong: set[tuple[str, str]],
+    compiled: bool = False,
 ) -> tuple[list[Time], dict[str, str]]:
     """Times of all ways of one call, which take turns, and why others do not run.
 
@@ -165,6 +169,8 @@ def time_ways(
         kind, sizes: of `cells`.
         device: that computes.
         wrong: backends and kinds of calls that are not right: `auto` shall not take them.
+        compiled: whether what torch.compile makes of the plain formula, and FlexAttention, take part, too,
+            in some seconds a call.
     """
     (batch, heads, tokens), drawn_here = sizes, drawn(kind, *sizes)
     leaves = {name: t.to(device).requires_grad_(name in kind.gradients) for name, t in drawn_here.items()}
@@ -177,7 +183,10 @@ def time_ways(
     }
     if batch * heads * args.query.shape[2] * tokens <= _MOST_PAIRS:
         calls |= ways.others(args)
-    if args.on_gpu and (*sizes, kind.width) == _FLEX:
+    if compiled:
+        torch.compiler.reset()  # it gives up on a function after some compilations
+        calls[ways.COMPILED] = torch.compile(calls[ways.PLAIN], dynamic=False)
+    if compiled or (args.on_gpu and (*sizes, kind.width) == _FLEX):
         calls |= ways.flex(args)
     steps, failed, seconds = dict[str, Callable[[], None]](), dict[str, str](), dict[str, list[float]]()
     for name, call in calls.items():

@@ -102,7 +102,8 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         return _completed(args, form, out, lse)
     diagonals, (query, key, value, key_bias, *_) = _diagonals(args, keep), form
     if diagonals is not None and (keep or _masks_densely(args)):
-        pairs = diagonals.unfold(1, args.key.shape[2], 1).flip(1)[None]  # (1, H or 1, Nq, Nk), by j − i
+        pairs = diagonals.unfold(1, args.key.shape[2], 1)[None]  # (1, H or 1, Nq, Nk), by j − i
+        pairs = pairs.flip(2) if pairs.shape[2] > 1 else pairs  # one row would be copied for nothing
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
         diagonals = None
     if keep:

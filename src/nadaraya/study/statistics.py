@@ -16,6 +16,7 @@ import numpy as np
 
 FLOOR_FROM = 5  # sizes from which a floor is fitted: three parameters need more points than that
 LEVEL = 0.95
+_NEAR = 0.05  # between logarithms of compute or updates, of which no law or trend is told
 _GRID = 64  # floors that are tried before the best of them is refined
 _HIGHEST = 0.98  # of the lowest loss: logarithms of what is above the floor must stay finite
 Cells = Sequence[Sequence[float]]  # the losses of the seeds, size by size
@@ -179,7 +180,7 @@ def fit_power_law(
         fitted = np.log(lowest + found.scale * np.exp(-found.exponent * logs))
         return float(np.square(fitted - np.log(losses)).sum())
 
-    if not (len(logs) >= FLOOR_FROM if floor is None else floor):
+    if not (len(logs) >= FLOOR_FROM if floor is None else floor) or np.ptp(logs) <= _NEAR:
         return law(0.0)
     from scipy.optimize import minimize_scalar
 
@@ -191,10 +192,9 @@ def fit_power_law(
 
 
 def _slope(logs: np.ndarray, values: np.ndarray) -> float:
-    """The slope of the line of least squares; nan where all `logs` are the same."""
+    """The slope of the line of least squares; nan where the `logs` are too near each other to tell one."""
     centred = logs - logs.mean()
-    spread = centred @ centred
-    return float(centred @ values / spread) if spread else math.nan
+    return float(centred @ values / (centred @ centred)) if np.ptp(logs) > _NEAR else math.nan
 
 
 def exponent_of(compute: Sequence[float], cells: Cells) -> Estimate:
@@ -351,7 +351,7 @@ def gaps_between(pairs: Mapping[str, Pairs], deviations: Mapping[str, Deviation 
     for over in (several, sizes):
         seeds = set.intersection(*({*found.seeds} for found in over)) if over else set()
         logs = np.log10([found.updates for found in over])
-        if seeds and len(set(logs)) > 1:
+        if seeds and np.ptp(logs) > _NEAR:
             along = (np.array([by_seed[found.size][seed] for found in over]) for seed in sorted(seeds))
             trend = mean_with_interval([_slope(logs, each) for each in along])
             break

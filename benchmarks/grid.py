@@ -3,7 +3,7 @@
     python benchmarks/grid.py --json FILE [--compiled]
 
 Ours ("dense", "sdpa"), PyTorch's attention with and without an N × N bias, and the plain formula take turns
-in one process; times are medians in milliseconds. An hour on two cores. Cells that the file has are not
+in one process; times are medians in milliseconds. Half an hour on two cores. Cells that the file has are not
 measured again.
 
 With `--compiled` what torch.compile makes of the plain formula, and FlexAttention, take part, too, in float32

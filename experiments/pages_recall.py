@@ -120,29 +120,22 @@ def context() -> str:
 
 def passes() -> str:
     """Losses on text that was read many times, and on the text behind it, the lowest and at the end."""
-    found: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
-    for variant, runs in _by_variant("passes").items():
-        for run in runs:
-            found.setdefault(run["size"], {}).setdefault(variant, {})[run["seed"]] = run
-    rows = []
+    variants, rows = ("rope", "gpa-mul", "gpa-rope"), []
+    found = _by_variant("passes")
     for size, name in PASSES.items():
-        here = {variant: found[size].get(variant, {}) for variant in ("rope", "gpa-mul", "gpa-rope")}
-        base = here["rope"]
-        gaps = [
-            difference(mean_with_interval([_lowest(run) - _lowest(base[seed]) for seed, run in runs.items()]))
-            for runs in list(here.values())[1:]
+        base, *others = [
+            {run["seed"]: run for run in found[variant] if run["size"] == size} for variant in variants
         ]
+        gaps = [[_lowest(run) - _lowest(base[seed]) for seed, run in runs.items()] for runs in others]
         trained = [
-            _mean(
-                [run["probes"]["parts"]["train"] for run in runs.values() if "parts" in run.get("probes", {})]
-            )
-            for runs in here.values()
+            _mean([run["probes"]["parts"]["train"] for run in runs.values() if "probes" in run])
+            for runs in (base, *others)
         ]
-        ends = [_mean([of(run) for run in base.values()]) for of in (_lowest, lambda run: run["loss"])]
-        rows.append([name, ends[0], *gaps, ends[1], *trained])
-    first, *others = map(code, here)
-    header = [f"lowest: {first}", *(f"{each} − it" for each in others), f"at the end: {first}"]
-    return table(["passes", *header, f"training: {first}", *others], rows)
+        lowest, end = (_mean([of(run) for run in base.values()]) for of in (_lowest, lambda run: run["loss"]))
+        rows.append([name, lowest, *(difference(mean_with_interval(each)) for each in gaps), end, *trained])
+    first, *names = map(code, variants)
+    header = [f"lowest: {first}", *(f"{each} − it" for each in names), f"at the end: {first}"]
+    return table(["passes", *header, f"training: {first}", *names], rows)
 
 
 def _lowest(run: dict[str, Any]) -> float:

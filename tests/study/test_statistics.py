@@ -179,6 +179,9 @@ def test_sizes_of_one_compute_have_no_law_and_no_share() -> None:
     found = compare(([5.0, 5.0], base), ([5.0, 5.0], ours))
     assert (found.share, found.mean_share, found.trend) == (None, None, None)
     assert [each.value for each in found.difference] == pytest.approx([-0.1, -0.1])
+    near = [5.0, 5.001, 5.0, 5.0, 5.002]
+    assert np.isnan(exponent_of(near, 5 * [[2.0, 2.1]]).value)
+    assert compare((near, 5 * [[2.0, 2.1]]), (near, 5 * [[1.9, 2.0]])).share is None
     one = compare(([5.0, 6.0], base), ([5.5, 5.5], ours))
     assert one.mean_share is not None
     assert one.trend is None

@@ -16,7 +16,7 @@ import numpy as np
 
 FLOOR_FROM = 5  # sizes from which a floor is fitted: three parameters need more points than that
 LEVEL = 0.95
-_NEAR = 0.05  # between logarithms of compute or updates, of which no law or trend is told
+_NEAR = 0.05  # logarithms of compute or updates within which no law or trend is told
 _GRID = 64  # floors that are tried before the best of them is refined
 _HIGHEST = 0.98  # of the lowest loss: logarithms of what is above the floor must stay finite
 Cells = Sequence[Sequence[float]]  # the losses of the seeds, size by size
@@ -155,7 +155,7 @@ def fit_power_law(
     floor: bool | None = None,
     below: float = math.inf,
 ) -> PowerLaw:
-    """The power law nearest to some losses in the squares of their logarithms.
+    """The power law nearest to some losses in the squares of their logarithms; nan where compute is level.
 
     Args:
         compute: of each size, positive, in any unit.
@@ -180,8 +180,9 @@ def fit_power_law(
         fitted = np.log(lowest + found.scale * np.exp(-found.exponent * logs))
         return float(np.square(fitted - np.log(losses)).sum())
 
-    if not (len(logs) >= FLOOR_FROM if floor is None else floor) or np.ptp(logs) <= _NEAR:
-        return law(0.0)
+    plain = law(0.0)
+    if not (len(logs) >= FLOOR_FROM if floor is None else floor) or math.isnan(plain.exponent):
+        return plain
     from scipy.optimize import minimize_scalar
 
     tried = np.linspace(0.0, _HIGHEST * min(losses.min(), below), _GRID)

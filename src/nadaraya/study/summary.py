@@ -1,5 +1,6 @@
 """The summary of a study: a table of all cells, the laws, and one verdict for each variant."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -194,8 +195,8 @@ def summarise(study: Study, results: Results, folder: Path = Path()) -> Summary:
                 )
                 summary.cells.setdefault(variant, []).append(cell)
         for variant, row in summary.cells.items():
-            if len({cell.compute for cell in row}) > 1:
-                summary.exponents[variant] = exponent_of(*_points(row))
+            if not math.isnan((exponent := exponent_of(*_points(row))).value):
+                summary.exponents[variant] = exponent
             pairs = summary.pairs(variant)
             if variant == study.baseline or not pairs:
                 continue

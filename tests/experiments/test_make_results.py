@@ -45,6 +45,9 @@ def test_summaries_come_from_the_results_beside_them(tmp_path: Path, monkeypatch
     # All in this process: each of their own would take seconds to import torch.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "experiments")
+    for name, module in list(sys.modules.items()):  # that other tests have imported: their paths are of ROOT
+        if Path(getattr(module, "__file__", None) or ".").parent == ROOT / "experiments":
+            monkeypatch.delitem(sys.modules, name)
     for line in (tmp_path / "commands").read_text().splitlines():
         program, *words = line.split()
         monkeypatch.setattr(sys, "argv", words if program == "python" else [program, *words])

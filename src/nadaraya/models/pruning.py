@@ -114,7 +114,7 @@ def changed_config(name: str | Path, local: bool = True, **options: Any) -> Any:
 
 
 def _shares_unevenly(config: Any) -> bool:
-    """Whether keys are left with unequal numbers of heads in some layer of a model of transformers."""
+    """Return whether some layer is left with keys that serve unequal numbers of heads."""
     if isinstance(config, KernelGPTConfig) or not (removed := getattr(config, "pruned_heads", None)):
         return False
     heads = config.num_attention_heads

@@ -21,6 +21,7 @@ import torch
 
 from nadaraya.attention import measured
 from nadaraya.checking import grid
+from nadaraya.device import reuse_freed_memory
 from nadaraya.files import write_file
 
 SIZES = ((1, 4), (1, 12), (16, 4), (16, 12))  # batch, heads
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--compiled", action="store_true")
     options = parser.parse_args()
+    reuse_freed_memory()
     where = torch.device("cpu")
     found: dict[str, Any] = {"identity": measured.identity(where), "cells": []}
     if options.json.is_file():

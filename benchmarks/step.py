@@ -24,6 +24,7 @@ import yaml
 from timing import alternate, as_json, as_table, environment, why_it_fails, write_json
 
 from nadaraya import InputError, variants
+from nadaraya.device import reuse_freed_memory
 from nadaraya.evaluation.efficiency import training_flops
 from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
 
@@ -110,6 +111,7 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("step.py: --device must be cpu where there is no CUDA device, got cuda", file=sys.stderr)
         sys.exit(2)
+    reuse_freed_memory()  # as training does
     results: dict = {
         "environment": environment(),
         "step_ms": {},

@@ -84,6 +84,46 @@ def test_heads_of_one_item_and_items_of_half_precision_are_done_in_parts(
         torch.testing.assert_close(ours, expected, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("multiplied", [(), (torch.bfloat16,)])
+@pytest.mark.parametrize("little", [0, 2**21])
+def test_half_precision_is_as_exact_where_processors_multiply_it(
+    form: str, multiplied: tuple[torch.dtype, ...], little: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_MULTIPLIED", multiplied)
+    monkeypatch.setattr(dense, "_LITTLE", little)
+    options, found = {**FORMS[form]}, []
+    for backend, dtype in (("reference", torch.float64), ("dense", torch.bfloat16)):
+        leaves = [each.bfloat16().to(dtype).requires_grad_() for each in tensors()]
+        out = kernel_attention(*leaves, backend=backend, **options)
+        assert out.dtype == dtype
+        with torch.no_grad():
+            plain = kernel_attention(*leaves, backend=backend, **options)
+        found.append((out, plain, *torch.autograd.grad(out.double().sin().sum(), leaves)))
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("multiplied", [(), (torch.bfloat16,)])
+def test_what_takes_large_products_away_is_as_exact_as_they_are(
+    multiplied: tuple[torch.dtype, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask that cancels logits of hundreds, and a Gaussian of points far from the origin."""
+    monkeypatch.setattr(dense, "_MULTIPLIED", multiplied)
+    query, key, value = (20 * each.bfloat16() for each in tensors())
+    cancels = -0.5 * (query.float() @ key.float().mT)
+    calls: list[dict[str, Any]] = [
+        {"content": 0.5, "attn_mask": cancels},
+        {"content": Gaussian(8.0)},
+        {"content": Gaussian(0.5), "eps": 1e-3},
+    ]
+    for options in calls:
+        exact = [each.double() for each in (query, key, value)]
+        wanted = kernel_attention(*exact, backend="reference", **options)
+        found = kernel_attention(query, key, value, backend="dense", **options)
+        torch.testing.assert_close(found.double(), wanted, rtol=0.01, atol=0.2)
+
+
 @pytest.mark.parametrize("form", [*FORMS, "mixed"])
 @pytest.mark.parametrize("queries", [N, 1])
 def test_dropout_drops_weights_and_multiplies_the_others(form: str, queries: int) -> None:

@@ -3,6 +3,10 @@
 The weights are kept for the backward pass, which row blocks compute again, and a handful of operators does
 it all: where sequences are short, calls cost more than memory. Without gradients PyTorch's fused
 attention takes their biases in one call.
+
+A processor that multiplies bfloat16 does so here: products with keys are rounded to it, as by a formula in
+half precision, biases and softmax are in float32. So are the products where differences of large ones count,
+of the Gaussian and beside a mask that is added, and those of the log-sum-exp.
 """
 
 import math
@@ -17,12 +21,14 @@ from nadaraya.attention import stock
 from nadaraya.attention.arguments import AttentionArguments
 
 LONGEST = 1024  # queries and keys
-_PAYS = 256  # queries and keys up to which it is faster, not measured here; twice as many of few scores
+_PAYS = 256  # queries and keys up to which it is faster, not measured here; see `why_slow`
 _PAYS_HALF = 128  # where queries mix positions, or half of all pairs is hidden and no gradient is taken
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
 _FEW = 2**13  # scores of one row
+_LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers in half precision that is multiplied
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
+_MULTIPLIED = (torch.bfloat16,) if torch.cpu._is_avx512_bf16_supported() else ()  # not emulated
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -44,7 +50,8 @@ def why_not(args: AttentionArguments) -> str | None:
 
 def why_slow(args: AttentionArguments) -> str | None:
     """Why another backend is faster where nobody has measured, or None."""
-    if stock.can(args):
+    multiplied = args.value.dtype in _MULTIPLIED
+    if stock.can(args) and not (multiplied and _products(args.query, args.key) > _LITTLE):
         return "PyTorch's fused attention does this call as it stands"
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
@@ -52,6 +59,7 @@ def why_slow(args: AttentionArguments) -> str | None:
     half = args.causal and not args.exclude_self and all(part is None for part in parts)
     half &= not torch.is_grad_enabled()
     pays = _PAYS_HALF if half or args.mixture is not None else _PAYS
+    pays *= 2 if multiplied else 1
     known = not torch.compiler.is_compiling()
     if known and math.prod(args.query.shape[:3]) * args.key.shape[2] <= _PAYS_SCORES:
         pays *= 2
@@ -86,12 +94,14 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    if _is_one_call(query, key) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
-        shares = query.shape[1] > key.shape[1]
+    if _is_one_call(query, value) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
+        shares, value = query.shape[1] > key.shape[1], value.to(query.dtype)
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
         return out, None
-    query = query.to(torch.promote_types(query.dtype, torch.float32)) * scale
+    if with_lse or query.dtype not in _MULTIPLIED:
+        query = query.to(torch.promote_types(query.dtype, torch.float32))
+    query = query * scale
     numbers = math.prod(query.shape[:3]) * key.shape[2]
     if key.dtype != query.dtype:
         numbers = max(numbers, key.numel())
@@ -113,11 +123,19 @@ def attention(
     return torch.cat([out for out, _ in found], axis), lse
 
 
-def _is_one_call(query: Tensor, key: Tensor) -> bool:
+def _is_one_call(query: Tensor, value: Tensor) -> bool:
     """Return whether PyTorch's fused attention is fastest without gradients: not for one row of many keys."""
     if torch.compiler.is_compiling():
         return False
-    return query.shape[2] > 1 or math.prod(query.shape[:2]) * key.shape[2] <= _FEW
+    rows = query.shape[2]
+    if value.dtype in _MULTIPLIED:
+        return _products(query, value) <= (_LITTLE if rows > 1 else _LITTLE_OF_ONE_ROW)
+    return rows > 1 or math.prod(query.shape[:2]) * value.shape[2] <= _FEW
+
+
+def _products(query: Tensor, key: Tensor) -> int:
+    """Products of numbers in the scores of all pairs; none where their number is not known yet."""
+    return 0 if torch.compiler.is_compiling() else query.numel() * key.shape[2]
 
 
 def _of_some(
@@ -125,8 +143,8 @@ def _of_some(
     dropout_p: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same of some items of the batch or heads, which stay near the cores; the query has the scale."""
-    key, value = key.to(query.dtype), value.to(query.dtype)
-    scores = _by_shared(query, key.mT)
+    scores = _by_shared(query, key.to(query.dtype).mT)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.
         scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
@@ -142,7 +160,8 @@ def _of_some(
         lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p)
-    return _by_shared(weights, value), lse
+    value = value if value.dtype in _MULTIPLIED else value.to(scores.dtype)
+    return _by_shared(weights.to(value.dtype), value), lse
 
 
 def _by_shared(rows: Tensor, shared: Tensor) -> Tensor:

@@ -82,16 +82,18 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
     """Output of the softmax, within one document, and log-sum-exp, which may be None if not wanted."""
     if not keep or args.mixture is not None:
         args = args.with_repeated_heads()  # else products of all pairs share keys as they are
-    form = _softmax_form(args, keep and args.mixture is None)
+    by_pair = keep and (args.mixture is None or args.dropout_p > 0.0 or not _is_one_row(args))
+    mask = args.attn_mask
+    added = mask is not None and mask.is_floating_point()  # it may take away as much as the products are
+    form = _softmax_form(args, by_pair and not added)
     if form.loses_digits:
         return _definition_in_row_blocks(replace(args, eps=0.0))
-    mask = args.attn_mask
-    if mask is not None and mask.is_floating_point():
+    if mask is not None and added:
         mask = mask.to(args.compute_dtype)
     if args.grid is not None:
         logits = args.grid.dense()[None]
         mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
-    if args.mixture is not None and keep and (args.dropout_p > 0.0 or not _is_one_row(args)):
+    if args.mixture is not None and by_pair:
         pairs = args.mixture.pairs(reference.lags_of(args))
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
     elif args.mixture is not None:
@@ -182,7 +184,7 @@ def _softmax_form(args: AttentionArguments, half: bool) -> _SoftmaxForm:
             loses_digits = _loses_digits(args, gaussian[2])
         query, key, squares = gaussian
         key_bias = -0.5 * squares[1]
-        value = args.value.to(query.dtype)
+        value = args.value if half else args.value.to(query.dtype)
     elif args.query.device.type == "cpu" and not half:
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
         query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))

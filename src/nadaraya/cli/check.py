@@ -39,8 +39,10 @@ def check(
 
     from nadaraya.attention import measured
     from nadaraya.checking import grid
+    from nadaraya.device import reuse_freed_memory
     from nadaraya.files import write_file
 
+    reuse_freed_memory()  # as training does
     name = chosen_device(device)
     if name not in grid.SHAPES:
         raise must_be("--device", "cpu or cuda", name)

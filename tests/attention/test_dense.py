@@ -86,19 +86,25 @@ def test_heads_of_one_item_and_items_of_half_precision_are_done_in_parts(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("multiplied", [(), (torch.bfloat16,)])
-@pytest.mark.parametrize("little", [0, 2**21])
+@pytest.mark.parametrize(("queries", "little"), [(N, 0), (1, 0), (1, 2**16)])
 def test_half_precision_is_as_exact_where_processors_multiply_it(
-    form: str, multiplied: tuple[torch.dtype, ...], little: int, monkeypatch: pytest.MonkeyPatch
+    form: str,
+    multiplied: tuple[torch.dtype, ...],
+    queries: int,
+    little: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dense, "_MULTIPLIED", multiplied)
-    monkeypatch.setattr(dense, "_LITTLE", little)
+    monkeypatch.setattr(dense, "_LITTLE_OF_ONE_ROW", little)
     options, found = {**FORMS[form]}, []
+    if form == "mask":
+        options["attn_mask"] = options["attn_mask"][-queries:]
     for backend, dtype in (("reference", torch.float64), ("dense", torch.bfloat16)):
         leaves = [each.bfloat16().to(dtype).requires_grad_() for each in tensors()]
-        out = kernel_attention(*leaves, backend=backend, **options)
+        out = kernel_attention(leaves[0][:, :, -queries:], *leaves[1:], backend=backend, **options)
         assert out.dtype == dtype
         with torch.no_grad():
-            plain = kernel_attention(*leaves, backend=backend, **options)
+            plain = kernel_attention(leaves[0][:, :, -queries:], *leaves[1:], backend=backend, **options)
         found.append((out, plain, *torch.autograd.grad(out.double().sin().sum(), leaves)))
     for expected, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours.double(), expected, rtol=0.03, atol=0.03)
@@ -170,6 +176,21 @@ def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
     assert "PyTorch's fused" in choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind()).refused["dense"]
     long = choose_backend(*torch.randn(3, 1, 2, 2000, 4).unbind(), **options)
     assert long.refused["dense"] == "above 1024 tokens memory is O(N)"
+
+
+def test_products_of_half_precision_are_taken_where_processors_multiply_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then PyTorch's fused attention is for few products, for long sequences and without gradients."""
+    few, some, long = (
+        torch.randn(3, 1, heads, n, 32).bfloat16() for heads, n in ((1, 64), (8, 128), (8, 800))
+    )
+    for multiplied, names in (((), ["sdpa"] * 3), ((torch.bfloat16,), ["sdpa", "dense", "sdpa"])):
+        monkeypatch.setattr(dense, "_MULTIPLIED", multiplied)
+        assert [choose_backend(*each.unbind(), causal=True).name for each in (few, some, long)] == names
+    with torch.no_grad():
+        assert choose_backend(*some.unbind(), causal=True).name == "sdpa"
+    assert choose_backend(*some.float().unbind(), causal=True).name == "sdpa"
 
 
 @pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "x" * 300])

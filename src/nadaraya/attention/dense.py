@@ -4,14 +4,16 @@ The weights are kept for the backward pass, which row blocks compute again, and 
 it all: where sequences are short, calls cost more than memory. Without gradients PyTorch's fused
 attention takes their biases in one call.
 
-A processor that multiplies bfloat16 does so here: products with keys are rounded to it, as by a formula in
-half precision, biases and softmax are in float32. So are the products where differences of large ones count,
-of the Gaussian and beside a mask that is added, and those of the log-sum-exp.
+A processor that multiplies bfloat16 does so here, but for two products that fused kernels do not round
+either: with keys, and of gradients with values. Only one row without gradients has its logits rounded, as a
+formula in half precision has.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +28,7 @@ _PAYS_HALF = 128  # where queries mix positions, or half of all pairs is hidden 
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
 _FEW = 2**13  # scores of one row
-_LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers in half precision that is multiplied
+_LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers, in half precision that is multiplied
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
 _MULTIPLIED = (torch.bfloat16,) if torch.cpu._is_avx512_bf16_supported() else ()  # not emulated
 
@@ -50,8 +52,8 @@ def why_not(args: AttentionArguments) -> str | None:
 
 def why_slow(args: AttentionArguments) -> str | None:
     """Why another backend is faster where nobody has measured, or None."""
-    multiplied = args.value.dtype in _MULTIPLIED
-    if stock.can(args) and not (multiplied and _products(args.query, args.key) > _LITTLE):
+    gains = args.value.dtype in _MULTIPLIED and torch.is_grad_enabled()
+    if stock.can(args) and not (gains and _products(args.query, args.key) > _LITTLE):
         return "PyTorch's fused attention does this call as it stands"
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
@@ -59,7 +61,6 @@ def why_slow(args: AttentionArguments) -> str | None:
     half = args.causal and not args.exclude_self and all(part is None for part in parts)
     half &= not torch.is_grad_enabled()
     pays = _PAYS_HALF if half or args.mixture is not None else _PAYS
-    pays *= 2 if multiplied else 1
     known = not torch.compiler.is_compiling()
     if known and math.prod(args.query.shape[:3]) * args.key.shape[2] <= _PAYS_SCORES:
         pays *= 2
@@ -99,14 +100,13 @@ def attention(
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
         return out, None
-    if with_lse or query.dtype not in _MULTIPLIED:
-        query = query.to(torch.promote_types(query.dtype, torch.float32))
-    query = query * scale
+    if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
+        query, scale = query.to(torch.promote_types(query.dtype, torch.float32)) * scale, 1.0
     numbers = math.prod(query.shape[:3]) * key.shape[2]
     if key.dtype != query.dtype:
         numbers = max(numbers, key.numel())
     if torch.compiler.is_compiling() or numbers <= (most := _NUMBERS * torch.get_num_threads()):
-        return _of_some(query, key, value, biases, hides, with_lse, dropout_p)
+        return _of_some(query, key, value, scale, biases, hides, with_lse, dropout_p)
     axis = 0 if len(query) > 1 else 1
     items = key.shape[axis]
     step = max(1, most * items // numbers)
@@ -116,7 +116,7 @@ def attention(
         for each in (query, key, value, *biases)
     ]
     found = [
-        _of_some(query, key, value, biases, hides, with_lse, dropout_p)
+        _of_some(query, key, value, scale, biases, hides, with_lse, dropout_p)
         for query, key, value, *biases in zip(*parts, strict=False)
     ]
     lse = torch.cat([each for _, each in found if each is not None], axis) if with_lse else None
@@ -127,10 +127,9 @@ def _is_one_call(query: Tensor, value: Tensor) -> bool:
     """Return whether PyTorch's fused attention is fastest without gradients: not for one row of many keys."""
     if torch.compiler.is_compiling():
         return False
-    rows = query.shape[2]
-    if value.dtype in _MULTIPLIED:
-        return _products(query, value) <= (_LITTLE if rows > 1 else _LITTLE_OF_ONE_ROW)
-    return rows > 1 or math.prod(query.shape[:2]) * value.shape[2] <= _FEW
+    if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
+        return _products(query, value) <= _LITTLE_OF_ONE_ROW
+    return query.shape[2] > 1 or math.prod(query.shape[:2]) * value.shape[2] <= _FEW
 
 
 def _products(query: Tensor, key: Tensor) -> int:
@@ -139,12 +138,17 @@ def _products(query: Tensor, key: Tensor) -> int:
 
 
 def _of_some(
-    query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor], hides: bool, with_lse: bool,
-    dropout_p: float,
+    query: Tensor, key: Tensor, value: Tensor, scale: float, biases: Sequence[Tensor], hides: bool,
+    with_lse: bool, dropout_p: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The same of some items of the batch or heads, which stay near the cores; the query has the scale."""
-    scores = _by_shared(query, key.to(query.dtype).mT)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    """The same of some items of the batch or heads, which stay near the cores."""
+    key = key.to(query.dtype)
+    if query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():  # the query has the scale
+        scores = _by_shared(query, key.mT)
+    elif query.shape[2] == 1 and not torch.is_grad_enabled():
+        scores = _by_shared(query, key.mT).float() * scale
+    else:
+        scores = _by_shared(query, key.mT, partial(_of_halves, scale))
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.
         scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
@@ -160,14 +164,52 @@ def _of_some(
         lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p)
-    value = value if value.dtype in _MULTIPLIED else value.to(scores.dtype)
-    return _by_shared(weights.to(value.dtype), value), lse
+    if value.dtype in _MULTIPLIED and not torch.compiler.is_compiling():
+        return _by_shared(weights, value, _Rounded.apply), lse
+    return _by_shared(weights, value.to(weights.dtype)), lse
 
 
-def _by_shared(rows: Tensor, shared: Tensor) -> Tensor:
+def _of_halves(scale: float, rows: Tensor, shared: Tensor) -> Tensor:
+    return _Exact.apply(rows, shared, scale)
+
+
+class _Exact(torch.autograd.Function):
+    """Products of half precision in float32, times a scale; those of gradients stay in half precision."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, shared: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(rows, shared)
+        ctx.scale = scale
+        return (rows.float() * scale) @ shared.float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, shared = ctx.saved_tensors
+        grad = grad.to(rows.dtype)
+        return grad @ shared.mT * ctx.scale, rows.mT @ grad * ctx.scale, None
+
+
+class _Rounded(torch.autograd.Function):
+    """Weights rounded to the half precision of values, times these; the weights' gradient is in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor) -> Tensor:
+        weights = weights.to(values.dtype)
+        ctx.save_for_backward(weights, values)
+        return weights @ values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        weights, values = ctx.saved_tensors
+        return grad.float() @ values.float().mT, weights.mT @ grad
+
+
+def _by_shared(
+    rows: Tensor, shared: Tensor, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul
+) -> Tensor:
     """Products (B, H, n, m) of (B, H, n, d) and (B, G, d, m), whose matrices serve H / G heads each."""
     if rows.shape[1] == shared.shape[1]:
-        return rows @ shared
+        return product(rows, shared)
     groups = rows.shape[1] // shared.shape[1]
-    folded = rows.reshape(len(rows), shared.shape[1], groups * rows.shape[2], rows.shape[3]) @ shared
-    return folded.view(*rows.shape[:3], shared.shape[3])
+    folded = rows.reshape(len(rows), shared.shape[1], groups * rows.shape[2], rows.shape[3])
+    return product(folded, shared).view(*rows.shape[:3], shared.shape[3])

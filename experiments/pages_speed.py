@@ -4,7 +4,6 @@ import statistics
 from dataclasses import replace
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from pages_format import EPYC, XEON, Tables, code, read, table
@@ -174,8 +173,7 @@ def grids() -> str:
     rows = []
     for name, path in GRIDS:
         cells = [cell for cell in read(path)["cells"] if cell["dtype"] in name]
-        multiplied = name == "EPYC, bfloat16"
-        rules = [_rule(multiplied, *(cell[key] for key in ("kind", "gradients", *SIZES))) for cell in cells]
+        rules = [_rule(*(cell[name] for name in ("kind", "gradients", *SIZES))) for cell in cells]
         shown = [name, f"{len(cells):,}"]
         for ways in ([("sdpa",)] * len(cells), rules, [OURS] * len(cells)):
             found = sorted(map(_behind, cells, ways))
@@ -192,16 +190,13 @@ def _behind(cell: dict[str, Any], ways: tuple[str, ...] = OURS) -> float:
 
 
 @cache
-def _rule(
-    multiplied: bool, name: str, gradients: bool, batch: int, heads: int, tokens: int
-) -> tuple[str, ...]:
-    """The backend that `auto` takes where nobody has measured, with half precision in hardware or not."""
-    dtype = torch.bfloat16 if multiplied else torch.float32
-    kinds = (kind_of(feature, dtype, 8, gradients) for feature in FEATURES)
+def _rule(name: str, gradients: bool, batch: int, heads: int, tokens: int) -> tuple[str, ...]:
+    """The backend that `auto` takes where nobody has measured."""
+    kinds = (kind_of(feature, torch.float32, 8, gradients) for feature in FEATURES)
     kind = next(kind for kind in kinds if kind.name == name)
     args = arguments(kind, drawn(kind, 1, 1, tokens))
     args = replace(args, query=args.query.expand(batch, heads, -1, -1))
-    with torch.set_grad_enabled(gradients), patch.object(dense, "_MULTIPLIED", (torch.bfloat16,)):
+    with torch.set_grad_enabled(gradients):
         return ("sdpa",) if dense.why_not(args) or dense.why_slow(args) else ("dense",)
 
 

@@ -111,12 +111,16 @@ def test_half_precision_is_as_exact_where_processors_multiply_it(
 
 
 @pytest.mark.parametrize("multiplied", [(), (torch.bfloat16,)])
+@pytest.mark.parametrize("queries", [N, 1])
+@pytest.mark.parametrize("gradients", [True, False])
 def test_what_takes_large_products_away_is_as_exact_as_they_are(
-    multiplied: tuple[torch.dtype, ...], monkeypatch: pytest.MonkeyPatch
+    multiplied: tuple[torch.dtype, ...], queries: int, gradients: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mask that cancels logits of hundreds, and a Gaussian of points far from the origin."""
     monkeypatch.setattr(dense, "_MULTIPLIED", multiplied)
+    monkeypatch.setattr(dense, "_LITTLE_OF_ONE_ROW", 0)
     query, key, value = (20 * each.bfloat16() for each in tensors())
+    query = query[:, :, -queries:]
     cancels = -0.5 * (query.float() @ key.float().mT)
     calls: list[dict[str, Any]] = [
         {"content": 0.5, "attn_mask": cancels},
@@ -126,8 +130,25 @@ def test_what_takes_large_products_away_is_as_exact_as_they_are(
     for options in calls:
         exact = [each.double() for each in (query, key, value)]
         wanted = kernel_attention(*exact, backend="reference", **options)
-        found = kernel_attention(query, key, value, backend="dense", **options)
+        with torch.set_grad_enabled(gradients):
+            found = kernel_attention(query, key, value, backend="dense", **options)
         torch.testing.assert_close(found.double(), wanted, rtol=0.01, atol=0.2)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_second_derivatives_of_half_precision_are_those_of_the_definition(
+    group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_MULTIPLIED", (torch.bfloat16,))
+    found = []
+    for backend, dtype in (("reference", torch.float64), ("dense", torch.bfloat16)):
+        query, key, value = (each.bfloat16().to(dtype) for each in tensors())
+        leaves = [each.requires_grad_() for each in (query, key[:, ::group], value[:, ::group])]
+        out = kernel_attention(*leaves, backend=backend, causal=True)
+        grads = torch.autograd.grad(out.double().sin().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(each.double().square().sum() for each in grads), leaves))
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=0.05, atol=0.1)
 
 
 @pytest.mark.parametrize("form", [*FORMS, "mixed"])

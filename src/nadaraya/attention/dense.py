@@ -11,7 +11,6 @@ formula in half precision has.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -23,7 +22,7 @@ from nadaraya.attention import stock
 from nadaraya.attention.arguments import AttentionArguments
 
 LONGEST = 1024  # queries and keys
-_PAYS = 256  # queries and keys up to which it is faster, not measured here; see `why_slow`
+_PAYS = 256  # queries and keys up to which it is faster, not measured here; twice as many of few scores
 _PAYS_HALF = 128  # where queries mix positions, or half of all pairs is hidden and no gradient is taken
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
@@ -143,12 +142,12 @@ def _of_some(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same of some items of the batch or heads, which stay near the cores."""
     key = key.to(query.dtype)
-    if query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():  # the query has the scale
+    if query.dtype not in _MULTIPLIED:  # it has the scale
         scores = _by_shared(query, key.mT)
     elif query.shape[2] == 1 and not torch.is_grad_enabled():
         scores = _by_shared(query, key.mT).float() * scale
     else:
-        scores = _by_shared(query, key.mT, partial(_of_halves, scale))
+        scores = _by_shared(query, key.mT, lambda rows, shared: _Exact.apply(rows, shared, scale))
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.
         scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
@@ -167,10 +166,6 @@ def _of_some(
     if value.dtype in _MULTIPLIED and not torch.compiler.is_compiling():
         return _by_shared(weights, value, _Rounded.apply), lse
     return _by_shared(weights, value.to(weights.dtype)), lse
-
-
-def _of_halves(scale: float, rows: Tensor, shared: Tensor) -> Tensor:
-    return _Exact.apply(rows, shared, scale)
 
 
 class _Exact(torch.autograd.Function):
@@ -194,14 +189,13 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor) -> Tensor:
-        weights = weights.to(values.dtype)
-        ctx.save_for_backward(weights, values)
-        return weights @ values
+        ctx.save_for_backward(weights, values)  # as the softmax keeps them, too
+        return weights.to(values.dtype) @ values
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         weights, values = ctx.saved_tensors
-        return grad.float() @ values.float().mT, weights.mT @ grad
+        return grad.float() @ values.float().mT, weights.to(values.dtype).mT @ grad
 
 
 def _by_shared(

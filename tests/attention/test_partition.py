@@ -46,6 +46,16 @@ def test_results_keep_the_order_of_their_parts_and_errors_arrive() -> None:
         partition.work_on(parts, lambda part: 1 // (part[1].start - 1))
 
 
+def test_threads_have_their_share_and_the_process_keeps_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    switched = []
+    monkeypatch.setattr(torch, "set_num_threads", switched.append)
+    partition._pool.cache_clear()
+    parts = partition.partition(1, 2, 1, torch.device("cpu"))
+    assert partition.work_on(parts, lambda part: torch.get_num_threads()) == [1, 1]
+    assert not switched  # torch.set_num_threads would slow PyTorch's own attention down
+    assert torch.get_num_threads() == 3
+
+
 def test_a_forked_process_has_threads_of_its_own() -> None:
     parts = partition.partition(1, 3, 1, torch.device("cpu"))
     partition.work_on(parts, lambda part: None)

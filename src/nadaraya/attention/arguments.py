@@ -6,6 +6,7 @@ d width of queries and keys, dv width of values, L lags.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -137,15 +138,26 @@ class AttentionArguments:
         )  # fmt: skip
         hides = self.exclude_self or (self.causal and self.query.shape[2] > 1)
         hides = hides or any(part is not None for part in hiding)
-        by_number = [each for each in (self.key_bias, self.lag_logits) if each is not None]
+        by_number = self.key_bias is not None or self.lag_logits is not None
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         shapes_alone = self.on_gpu or self.query.is_meta
         if transformed or shapes_alone or not (hides or by_number):
             return False
-        if not hides and all(map(self._is_finite, by_number)):
+        if not hides and self.all_logits_above(-math.inf):
             return False
         tensors = (self.key,) if self.key is self.value else (self.key, self.value)
         return not all(map(self._is_finite, tensors))
+
+    def all_logits_above(self, least: float) -> bool:
+        """Return whether the logits by key, lag or place on a grid are, NaN not being so."""
+        return all(lowest > least for lowest in self._lowest_logits)
+
+    @cached_property
+    def _lowest_logits(self) -> list[float]:
+        profiles = None if self.mixture is None else self.mixture.profiles
+        grid = None if self.grid is None else self.grid.logits
+        logits = (self.key_bias, self.lag_logits, profiles, grid)
+        return [float(each.detach().amin()) for each in logits if each is not None and each.numel()]
 
     def _is_finite(self, tensor: Tensor) -> bool:
         """Return whether the sum of a tensor is finite, which one pass without an array tells."""

@@ -5,9 +5,11 @@ threads, which costs a third of the time on an idle machine and most of it on a 
 depend on each other, on a thread each, wait once.
 """
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
@@ -77,7 +79,20 @@ def work_on(parts: list[Part], work: Callable[[Part], _T]) -> list[_T]:
 @lru_cache(maxsize=4)
 def _pool(process: int, count: int, threads: int) -> ThreadPoolExecutor:
     """A process that was forked has none of its parent's threads, so it makes its own."""
-    return ThreadPoolExecutor(count, "nadaraya", initializer=torch.set_num_threads, initargs=(threads,))
+    return ThreadPoolExecutor(count, "nadaraya", initializer=_limit_threads, initargs=(threads,))
+
+
+def _limit_threads(threads: int) -> None:
+    """The calling thread has so many for its operators.
+
+    `torch.set_num_threads` would also switch off MKL's look at threads around it, in the whole process and
+    for good: PyTorch's attention of 64 tokens takes half as long again from then on.
+    """
+    torch.get_num_threads()  # a new thread gets the number of the process when it first computes
+    with suppress(OSError, AttributeError):  # another library than OpenMP
+        ctypes.CDLL(torch._C.__file__).omp_set_num_threads(threads)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 def _parts(size: int, count: int) -> list[slice]:

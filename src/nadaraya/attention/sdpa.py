@@ -136,13 +136,10 @@ def _hides(args: AttentionArguments) -> bool:
         return True
     if args.mixture is not None and args.mixture.of_kernels:
         return True
-    profiles = None if args.mixture is None else args.mixture.profiles
-    grid = None if args.grid is None else args.grid.logits
-    logits = [each for each in (args.key_bias, args.lag_logits, profiles, grid) if each is not None]
     if torch.compiler.is_compiling():
-        return bool(logits)
+        return any(part is not None for part in (args.key_bias, args.lag_logits, args.mixture, args.grid))
     # The sum of two numbers near the least one is −∞, too.
-    return not all(float(each.detach().amin()) > torch.finfo(each.dtype).min / 8 for each in logits)
+    return not args.all_logits_above(torch.finfo(args.compute_dtype).min / 8)
 
 
 def _completed(

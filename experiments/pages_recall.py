@@ -22,7 +22,10 @@ SHORT = (
     "rope-gate", "rope-gate, window of 128", "rope-gate, YaRN", "gpa-rope-gate", "nope-gate", "fox-loo-gate",
     "gpa-spread",
 )  # fmt: skip
-PASSES = {"p30": "30", "p100": "100", "p100-dropout": "100, dropout 0.2", "p300": "300", "p1000": "1,000"}
+PASSES = {
+    "p30": "30", "p100": "100", "p100-10000": "100, 10,000 updates", "p100-dropout": "100, dropout 0.2",
+    "p300": "300", "p1000": "1,000",
+}  # fmt: skip
 
 
 def _recalled() -> dict[str, list[dict[str, Any]]]:
@@ -122,6 +125,8 @@ def passes() -> str:
     """Losses on text that was read many times, and on the text behind it, the lowest and at the end."""
     variants, rows = ("rope", "gpa-mul", "gpa-rope"), []
     found = _by_variant("passes")
+    for variant, runs in _by_variant("passes-10000").items():
+        found[variant] += runs
     for size, name in PASSES.items():
         base, *others = [
             {run["seed"]: run for run in found[variant] if run["size"] == size} for variant in variants
@@ -132,7 +137,8 @@ def passes() -> str:
             for runs in (base, *others)
         ]
         lowest, end = (_mean([of(run) for run in base.values()]) for of in (_lowest, lambda run: run["loss"]))
-        rows.append([name, lowest, *(difference(mean_with_interval(each)) for each in gaps), end, *trained])
+        beyond = [difference(mean_with_interval(each)) if each else "" for each in gaps]
+        rows.append([name, lowest, *beyond, end, *trained])
     first, *names = map(code, variants)
     header = [f"lowest: {first}", *(f"{each} − it" for each in names), f"at the end: {first}"]
     return table(["passes", *header, f"training: {first}", *names], rows)

@@ -37,7 +37,7 @@ dist: $(VENV)/.ready-test
 	$(BIN)/python -m build
 
 # Tables and drawings of experiments/results and tables of the pages on results, from the JSON.
-STUDIES := banks=banks related=related related=related-3000 beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs seconds=seconds passes=passes context-1024=context-1024 parts=parts
+STUDIES := banks=banks related=related related=related-3000 beyond=beyond controls=controls gka=gka-characters gka=gka-bytepairs seconds=seconds passes=passes passes-10000=passes-10000 context-1024=context-1024 parts=parts
 FIGURES := kernel-bank-losses=papers bump-control=wrapped bump-null=shuffled
 results: $(VENV)/.ready-test
 	for each in $(STUDIES); do $(BIN)/nadaraya study experiments/studies/$${each%=*}.yaml --summarise \

@@ -149,7 +149,7 @@ class AttentionArguments:
         return not all(map(self._is_finite, tensors))
 
     def all_logits_above(self, least: float) -> bool:
-        """Return whether the logits by key, lag or place on a grid are, NaN not being so."""
+        """Return whether each logit by key, lag or place on a grid is above `least`; NaN is not."""
         return all(lowest > least for lowest in self._lowest_logits)
 
     @cached_property

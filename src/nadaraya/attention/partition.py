@@ -83,12 +83,12 @@ def _pool(process: int, count: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _limit_threads(threads: int) -> None:
-    """The calling thread has so many for its operators.
+    """Operators of the calling thread take so many threads.
 
-    `torch.set_num_threads` would also switch off MKL's look at threads around it, in the whole process and
-    for good: PyTorch's attention of 64 tokens takes half as long again from then on.
+    `torch.set_num_threads` also tells MKL, for the whole process and for good, not to choose its number of
+    threads by itself, which slows PyTorch's attention of short sequences down.
     """
-    torch.get_num_threads()  # a new thread gets the number of the process when it first computes
+    torch.get_num_threads()  # a new thread takes over the number of the process, here and not later
     with suppress(OSError, AttributeError):  # another library than OpenMP
         ctypes.CDLL(torch._C.__file__).omp_set_num_threads(threads)
     if torch.get_num_threads() != threads:

@@ -37,8 +37,7 @@ class LagTable:
         if not decoding:
             # Parameters may have been written through `.data`, which leaves no trace: the kept table goes.
             self._kept = None
-        parts = [part for each in kernel.modules() for part in (each._parameters, each._buffers)]
-        tensors = [tensor for part in parts for tensor in part.values() if tensor is not None]
+        tensors = (*kernel.parameters(), *kernel.buffers())
         anew = torch.is_grad_enabled() or torch.compiler.is_compiling()
         if anew or any(t.is_inference() for t in tensors):  # which do not say when they change
             return torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal))

@@ -583,3 +583,98 @@ def test_images_of_another_size_have_their_own_grid() -> None:
         model.patch_drop.forward = lambda x: x[:, :-2]
         with pytest.raises(InputError, match="8 tokens are not 3 x 3 patches after a few others"):
             model(torch.randn(1, 3, 12, 12))
+
+
+@pytest.mark.parametrize("bank", [False, True])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gemma", "neox", "gpt2", "t5"])
+def test_mixed_precision_gives_nearly_the_same_loss(name: str, bank: bool) -> None:
+    model = build(name, "sdpa" if bank else "nadaraya")
+    if bank:
+        open_gates(attach_kernel_bank(model))
+    inputs = {"labels": some_tokens()} if name == "t5" else {"labels": some_tokens(), "use_cache": False}
+    want = model(some_tokens(), **inputs).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        got = model(some_tokens(), **inputs).loss
+    torch.testing.assert_close(got.to(want.dtype), want, rtol=0.05, atol=0.05)
+    got.backward()
+
+
+def test_a_bank_that_peft_trains_a_copy_of_is_saved_as_trained(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = build("llama")
+    adapter = attach_kernel_bank(model)
+    settings = {"target_modules": ["q_proj"], "modules_to_save": ["nadaraya_bank"]}
+    adapted = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if name.endswith("gate") and parameter.requires_grad:
+                parameter.fill_(0.5)
+    adapter.save_pretrained(tmp_path / "bank")
+    found = load_file(tmp_path / "bank" / "adapter_model.safetensors")
+    assert {float(t.mean()) for name, t in found.items() if name.endswith("gate")} == {0.5}
+    adapted.save_pretrained(tmp_path / "peft")
+    again = build("llama")
+    attach_kernel_bank(again)
+    loaded = peft.PeftModel.from_pretrained(again, tmp_path / "peft")
+    assert torch.equal(logits_of(loaded), logits_of(adapted.eval()))
+    with pytest.raises(InputError, match="configuration of a kernel bank"):
+        adapter.save_pretrained(tmp_path / "peft")
+    assert "q_proj" in (tmp_path / "peft" / "adapter_config.json").read_text(encoding="utf-8")
+
+
+def test_models_of_one_configuration_have_banks_of_their_own() -> None:
+    first = build("llama", "sdpa")
+    second = type(first)(first.config).eval()
+    adapters = [attach_kernel_bank(model) for model in (first, second)]
+    assert first.config is not second.config
+    for adapter in adapters:
+        adapter.detach()
+    assert first.config._attn_implementation == second.config._attn_implementation == "sdpa"
+
+
+def test_what_was_frozen_learns_again_beside_a_new_classifier() -> None:
+    model = seeded("BertForSequenceClassification", transformers.BertConfig(**_SIZES))
+    adapter = attach_kernel_bank(model)
+    model.classifier.requires_grad_(True)
+    adapter.detach()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama", "timm"])
+def test_a_copy_of_model_and_adapter_is_detached_alone(name: str) -> None:
+    model = build(name)
+    adapter = attach_kernel_bank(model)
+    open_gates(adapter)
+    want = logits_of(model)
+    copied, its = copy.deepcopy((model, adapter))
+    its.detach()
+    assert torch.equal(logits_of(model), want)
+    assert not torch.equal(logits_of(copied), want)
+    assert torch.equal(logits_of(copied), logits_of(build(name)))
+
+
+def test_a_bank_of_a_compiled_model_is_that_of_the_model(tmp_path: Path) -> None:
+    attach_kernel_bank(torch.compile(build("llama"))).save_pretrained(tmp_path)
+    assert len(KernelBankAdapter.from_pretrained(build("llama"), tmp_path).banks) == 2
+
+
+def test_offloaded_weights_may_have_a_bank_and_one_without_a_device_is_refused() -> None:
+    from accelerate import cpu_offload
+
+    model, like = build("llama"), build("llama")
+    cpu_offload(model)
+    for each in (model, like):
+        open_gates(attach_kernel_bank(each))
+    assert torch.equal(logits_of(model), logits_of(like))
+    attach_kernel_bank(late := build("llama"))
+    with pytest.raises(InputError, match="attach it after the model is offloaded"):
+        logits_of(cpu_offload(late))
+
+
+def test_a_hybrid_of_timm_has_the_grid_of_its_patches() -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_r_s16_p8_224", img_size=64, depth=1).eval()
+    image = torch.randn(1, 3, 64, 64)
+    want = model(image)
+    attach_kernel_bank(model)
+    assert torch.equal(model(image), want)

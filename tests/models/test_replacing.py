@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from architectures import architectures, build
 from torch import Tensor
 
 from nadaraya import InputError
@@ -211,6 +212,11 @@ def test_kernels_stay_in_float32_in_a_model_of_half_precision() -> None:
         ("Granite", {"attention_multiplier": 2.0}, {}, "GraniteAttention"),
         ("Olmo2", {}, {}, "Olmo2Attention cannot be replaced: it has q_norm.weight"),
         ("Bloom", {}, {}, "or that of GPT-2 or GPT-NeoX, got"),
+        ("Cohere2", {"head_dim": 8}, {}, "one that rotates queries and keys in all layers"),
+        ("Exaone4", {"sliding_window": 5}, {}, "one that rotates queries and keys in all layers"),
+        ("Ministral3", {"head_dim": 8}, {}, "and changes them no more, got 'Ministral3Attention'"),
+        ("Olmo", {"clip_qkv": 0.5}, {}, "and changes them no more, got 'OlmoAttention'"),
+        ("Qwen3Next", {"layer_types": ["full_attention"] * 2}, {}, "without a gate in the matrix"),
     ],
 )
 def test_other_attention_is_refused_in_one_line(
@@ -243,6 +249,63 @@ def test_a_layer_that_is_put_back_is_as_the_model_is_by_then() -> None:
     replaced.close()
     assert not any(part.training for part in model.modules())
     assert logits(model).dtype == torch.float64
+
+
+def test_layers_that_are_put_back_and_their_dropout_stay_in_evaluation() -> None:
+    model = make("GPT2", attn_pdrop=0.5)
+    before = logits(model)
+    with replace_attention(model, "nope"):
+        torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
+    assert torch.equal(logits(model), before)
+    assert not hasattr(model.config, "replaced_attention")
+
+
+def test_models_of_one_configuration_know_nothing_of_each_other(tmp_path: Path) -> None:
+    teacher = make()
+    student = transformers.AutoModelForCausalLM.from_config(teacher.config)
+    assert student.config is teacher.config
+    replace_attention(student, "linear")
+    teacher.save_pretrained(tmp_path)
+    assert torch.equal(logits(load_pruned(tmp_path)), logits(teacher))
+    assert teacher.config.use_cache
+    assert len({id(part.config) for part in student.modules() if hasattr(part, "config")}) == 1
+
+
+def test_positions_are_checked_however_they_are_given() -> None:
+    model, places = make(), 2 * torch.arange(17)[None]
+    with replace_attention(model, "rope"):
+        for call in (model, model.model):
+            for given in ({"position_ids": places}, None):
+                with pytest.raises(InputError, match="position_ids must be consecutive"):
+                    call(IDS, **given) if given else call(IDS, None, places)
+
+
+def test_an_adapter_of_queries_whose_norm_follows_is_merged_unchanged() -> None:
+    peft = pytest.importorskip("peft")
+    model = make("Qwen3")
+    replace_attention(model, "rope")
+    config = peft.LoraConfig(target_modules=["q_proj", "k_proj"], r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config).eval()
+    before = logits(adapted)
+    assert (before - logits(make("Qwen3"))).abs().max() > 0.01
+    torch.testing.assert_close(logits(adapted.merge_and_unload()), before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", architectures())
+def test_every_architecture_is_itself_with_rope_or_refused(name: str) -> None:
+    try:
+        model, ids = build(name), IDS + 3
+        before = logits(model, ids)
+    except Exception:
+        pytest.skip("needs more than text")
+    try:
+        replaced = replace_attention(model, "nope" if "GPT2" in name else "rope")
+    except InputError:
+        return
+    torch.testing.assert_close(logits(model, ids), before, rtol=1e-4, atol=1e-4)
+    replaced.close()
+    assert torch.equal(logits(model, ids), before)
 
 
 def test_a_model_without_generation_gets_a_state_too() -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 def in_autocast_dtype(x: Tensor) -> Tensor:
     """Features that serve without a projection, in the dtype that projections would give them."""
-    return x.to(torch.get_autocast_dtype(x.device.type)) if _is_on(x) else x
+    casts = _is_on(x) and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(x.device.type)) if casts else x
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:

@@ -181,8 +181,10 @@ def _sums_of(
         calls += 1
 
     attached: Any = nullcontext()
+    config = getattr(model, "config", None)
     of_library = any(isinstance(module, KernelSelfAttention) for module in model.modules())
-    if not of_library and getattr(model.config, "_attn_implementation", None) != "nadaraya":
+    of_others = not of_library or getattr(config, "replaced_attention", None)
+    if of_others and getattr(config, "_attn_implementation", None) != "nadaraya":
         from nadaraya.models import attach_attention
 
         attached = attach_attention(model)

@@ -1,5 +1,6 @@
 """A gated kernel of the lag beside an attention, which stays exactly what it was while the gates are 0."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,20 @@ from nadaraya.kernels import GridKernel, Kernel
 BANK = "nadaraya_bank"  # the attribute of an attention module that holds its GatedKernel
 OVER, WINDOWED = "nadaraya_over_", "nadaraya-window-"  # begin names of implementations of attention
 _MOST_PREFIX = 16  # class and register tokens; more are none, as the detection tokens of YOLOS
+
+
+def unwrapped(model: Any) -> Any:
+    """The model within one that torch.compile or peft made of it."""
+    model = getattr(model, "_orig_mod", model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def own_configuration(model: nn.Module) -> None:
+    """Give a model a copy of its configuration: models that are made from one share it."""
+    copies: dict[int, Any] = {}
+    for part in model.modules():
+        if "config" in vars(part):
+            part.config = copy.deepcopy(part.config, copies)
 
 
 class Place(NamedTuple):
@@ -66,6 +81,8 @@ class GatedKernel(nn.Module):
         # A look stalls a GPU: "open" is kept until the gates change, "closed" is not, as some optimizers
         # write behind autograd's back.
         gate = self.gate.detach()
+        if gate.is_meta:
+            raise InputError("the kernel bank is on no device: attach it after the model is offloaded")
         looked = None if gate.is_inference() else (gate.data_ptr(), gate._version)
         if looked is not None and looked == self._open:
             return False

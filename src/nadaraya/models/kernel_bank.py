@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +13,12 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import is_file, reading, write_into
 from nadaraya.kernels import ComposedKernel, Kernel, KernelBank
-from nadaraya.models.gated import BANK, GatedKernel, Place
+from nadaraya.models.gated import BANK, GatedKernel, Place, own_configuration, unwrapped
 from nadaraya.names import HUB
 from nadaraya.stored import Stored, read_stored
 
@@ -54,18 +56,20 @@ class KernelBankAdapter(nn.Module):
     2
     """
 
-    def __init__(self, banks: dict[str, GatedKernel], saved: _Saved, leave: Callable[[], None]) -> None:
+    def __init__(self, places: dict[str, nn.Module], saved: _Saved, leave: Callable[[], None]) -> None:
         super().__init__()
-        self.banks = nn.ModuleList(banks.values())
-        self._saved, self._leave = saved, leave
+        self.banks = nn.ModuleList(getattr(module, BANK) for module in places.values())
+        self._places, self._saved, self._leave = places, saved, leave
 
     def detach(self) -> None:
-        """Give the model back as it was; while another adapter learns, what was frozen stays so."""
+        """Give the model back as it was; beside adapters of peft, what was frozen stays so."""
         self._leave()
-        self._leave = lambda: None
+        self._leave = _nothing
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write adapter_config.json and adapter_model.safetensors, with names as peft's."""
+        """Write adapter_config.json and adapter_model.safetensors, with names as peft's, whose own stay."""
+        if is_file(Path(folder) / _CONFIG):
+            read_stored(Path(folder) / _CONFIG, _Saved, "the configuration of a kernel bank")
         with write_into(Path(folder)) as scratch:
             save_file({n: t.detach().contiguous() for n, t in self._tensors().items()}, scratch / _TENSORS)
             (scratch / _CONFIG).write_text(self._saved.model_dump_json(indent=2), encoding="utf-8")
@@ -104,9 +108,14 @@ class KernelBankAdapter(nn.Module):
         return adapter
 
     def _tensors(self) -> dict[str, Tensor]:
+        banks = dict(zip(self._places, self.banks, strict=True))
+        for name, module in self._places.items():
+            there: Any = getattr(module, BANK, None)
+            if hasattr(there, "modules_to_save"):  # peft trains a copy
+                banks[name] = there.modules_to_save[there.active_adapters[0]]
         return {
             f"base_model.model.{module}.{BANK}.{name}": tensor
-            for module, bank in zip(self._saved.target_modules, self.banks, strict=True)
+            for module, bank in banks.items()
             for name, tensor in bank.state_dict(keep_vars=True).items()
         }
 
@@ -151,7 +160,7 @@ def attach_kernel_bank(
     >>> torch.equal(model(tokens).logits, before), sum(p.numel() for p in adapter.parameters())
     (True, 68)
     """
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # within one of peft's
+    whole, model = model, unwrapped(model)
     kind = "attach" if hasattr(model, "set_attn_implementation") else "vit"
     if kind == "vit" and not hasattr(model, "patch_embed"):
         raise must_be("model", "one of transformers, or a vision transformer of timm", type(model))
@@ -168,31 +177,50 @@ def attach_kernel_bank(
     if not names or len(set(names)) != len(asked):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
     banks = {name: _bank(kernel, found[name]) for name in names}
-    leave_home = home.enter(model, [found[name].module for name in names])
+    own_configuration(whole)
+    places = {name: found[name].module for name in names}
+    leave_home = home.enter(model, [*places.values()])
     frozen = [parameter for parameter in model.parameters() if freeze and parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     hooks = []
     for name, bank in banks.items():
-        setattr(found[name].module, BANK, bank)
+        setattr(places[name], BANK, bank)
         if patches := found[name].patches:
-            hooks.append(patches.register_forward_hook(bank.note_grid))
-
-    def leave() -> None:
-        leave_home()
-        for hook in hooks:
-            hook.remove()
-        for name in names:
-            delattr(found[name].module, BANK)
-        for parameter in frozen if not any(p.requires_grad for p in model.parameters()) else ():
-            parameter.requires_grad_(True)
-
+            hooks.append(patches.register_forward_hook(partial(_note_grid, places[name])))
     path = getattr(getattr(model, "config", None), "_name_or_path", None) or None
     text = kernel if isinstance(kernel, str) else None
     parts = [part for part in banks[names[0]].modules() if isinstance(part, Kernel)]
     classes = None if text else list(map(_named, parts))
     saved = _Saved(base_model_name_or_path=path, kernel=text, kernels=classes, target_modules=names)
-    return KernelBankAdapter(banks, saved, leave)
+    return KernelBankAdapter(
+        places, saved, partial(_leave, model, [*places.values()], leave_home, hooks, frozen)
+    )
+
+
+def _nothing() -> None: ...
+
+
+def _note_grid(attention: Any, conv: nn.Module, args: Any, patches: Tensor) -> None:
+    getattr(attention, BANK).note_grid(conv, args, patches)
+
+
+def _leave(
+    model: nn.Module,
+    modules: Sequence[nn.Module],
+    leave_home: Callable[[], None],
+    hooks: Sequence[RemovableHandle],
+    frozen: Sequence[nn.Parameter],
+) -> None:
+    """Take banks out of their modules. No closure: a deep copy of model and adapter leaves the copy."""
+    leave_home()
+    for hook in hooks:
+        hook.remove()
+    for module in modules:
+        delattr(module, BANK)
+    of_peft = any(hasattr(part, "base_layer") for part in model.modules())
+    for parameter in frozen if not of_peft else ():
+        parameter.requires_grad_(True)
 
 
 def bank_beside(model: str, local: bool) -> Path | None:
@@ -241,4 +269,7 @@ def _bank(kernel: KernelOfHeads, place: Place) -> GatedKernel:
 
     weight = next(place.module.parameters())
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    return GatedKernel(place.num_heads, make, place.patches is not None).to(weight.device, dtype)
+    hooks = (part._hf_hook for part in place.module.modules() if hasattr(part, "_hf_hook"))
+    hook: Any = next(hooks, None) if weight.is_meta else None  # of accelerate, which offloads weights
+    device = weight.device if hook is None else hook.execution_device
+    return GatedKernel(place.num_heads, make, place.patches is not None).to(device, dtype)

@@ -1,10 +1,13 @@
 """`replace_attention`: layers of a variant in place of a trained decoder's own, starting from its weights."""
 
 import copy
+import inspect
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +21,11 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.models.attach.decoders import attention_layers, linear_maps, matrices_of, width_of
 from nadaraya.models.block import LayerCache
+from nadaraya.models.gated import own_configuration
 from nadaraya.models.inputs import documents_of
 
+# Rotations of some layers alone, unless `use_rope` tells which, and factors of queries by position.
+_MORE = re.compile(r"if self\.(?!use_rope).*:\s+query_states, key_states = apply_rotary|attn_scale\(")
 REPLACED = "replaced_attention"  # of a configuration: calls of `replace_attention`
 
 
@@ -29,6 +35,7 @@ class ReplacedAttention(nn.Module):
     def __init__(self, attention: KernelSelfAttention, layer_idx: int, dropout: nn.Module | None) -> None:
         super().__init__()
         self.attention, self.layer_idx = attention, layer_idx
+        self.training = attention.training
         self.dropout = nn.Identity() if dropout is None else copy.deepcopy(dropout)
 
     def forward(
@@ -98,6 +105,7 @@ def replace_attention(
         raise must_be("layers", f"one or more of {', '.join(map(str, found))}", layers)
     named = variants.by_layer(variant, len(chosen), options)
     made = [_made(found[layer], each, model) for layer, (_, each) in zip(chosen, named, strict=True)]
+    own_configuration(model)
     names = {id(module): name for name, module in model.named_modules()}
     undo = ExitStack()
     for layer, attention in zip(chosen, made, strict=True):
@@ -108,19 +116,28 @@ def replace_attention(
         for config in filter(None, (model.config, getattr(model, "generation_config", None))):
             undo.callback(setattr, config, "use_cache", config.use_cache)
             config.use_cache = False
-    undo.callback(model.register_forward_pre_hook(_check_positions, with_kwargs=True).remove)
+    text = getattr(model, "base_model", model)  # which a head calls, and some callers
+    undo.callback(text.register_forward_pre_hook(_check_positions, with_kwargs=True).remove)
     call = {"variant": variant, "layers": chosen, "options": dict(options or {})}
     with suppress(TypeError):  # options that JSON does not know are given again by hand
         json.dumps(call)
         setattr(model.config, REPLACED, [*(getattr(model.config, REPLACED, None) or ()), call])
-        undo.callback(lambda: getattr(model.config, REPLACED).remove(call))
+        undo.callback(_forget, model.config, call)
     return undo
+
+
+def _forget(config: Any, call: dict[str, Any]) -> None:
+    calls = getattr(config, REPLACED)
+    calls.remove(call)
+    if not calls:
+        delattr(config, REPLACED)
 
 
 def _check_positions(model: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Refuse positions that new layers, which count tokens, would not know of."""
-    positions, mask = options.get("position_ids"), options.get("attention_mask")
-    rows = next((given for given in (*args, options.get("input_ids")) if given is not None), None)
+    options = inspect.signature(model.forward).bind_partial(*args, **options).arguments
+    options |= options.get("kwargs", {})
+    positions, mask, rows = (options.get(name) for name in ("position_ids", "attention_mask", "input_ids"))
     rows = options.get("inputs_embeds") if rows is None else rows
     told = mask is not None and (not isinstance(mask, Tensor) or mask.dim() > 2)  # of what queries see
     if positions is None or rows is None or told:
@@ -155,9 +172,16 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
     uneven = getattr(part, "nadaraya_seen_keys", None) is not None
     if capped or uneven or not getattr(part, "is_causal", True):
         raise must_be("attention", "causal, with logits q·k / √d of keys that heads share evenly", kind)
+    source = inspect.getsource(inspect.unwrap(type(part).forward))
+    clips = getattr(getattr(part, "config", None), "clip_qkv", None) is not None
+    if clips or _MORE.search(source):
+        accepted = "one that rotates queries and keys in all layers and changes them no more"
+        raise must_be("attention", accepted, kind)
     order, rotation = _rotation(part, model)
     windows = [w for w in (_window(part), arguments.get("window")) if w]
     rows = matrices_of(part)
+    if len(rows["q"]) != rows["o"].shape[1] - 1:
+        raise must_be("attention", "without a gate in the matrix of its queries", kind)
     heads, kv_heads = (len(rows[letter]) // width for letter in "qk")
     grouped = arguments.get("projections", "qkvo") in ("qkvo", "q(kv)o")
     dropout = getattr(part, "attention_dropout", getattr(part, "attn_dropout", 0.0))
@@ -176,12 +200,12 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
         raise InputError("share must be 'none' or 'heads': replaced layers have nothing in common")
     _copy(rows, layer.projections, order)
     for name in ("q", "k"):
-        linear: Any = getattr(layer.projections, f"{name}_proj")
-        if linear is not None and hasattr(part, f"{name}_norm"):
-            linear.head_norm, linear.head_dim = copy.deepcopy(getattr(part, f"{name}_norm")), width
-            for gain in linear.head_norm.parameters():
+        if getattr(layer.projections, f"{name}_proj") is not None and hasattr(part, f"{name}_norm"):
+            norm = copy.deepcopy(getattr(part, f"{name}_norm"))
+            for gain in norm.parameters():
                 gain.data = gain.data[order]
-            linear.register_forward_hook(_normalised)
+            setattr(layer.projections, f"{name}_norm", norm)
+            layer.projections.register_forward_hook(partial(_normalised, name))
     if rotation is not None and layer.rotary is not None and not layer.rotary.learned:
         layer.rotary.replaced = rotation
     dtype = rows["q"].dtype
@@ -193,6 +217,8 @@ def _made(part: Any, arguments: dict[str, Any], model: nn.Module) -> KernelSelfA
 
 def _window(part: Any) -> int | None:
     """The sliding window of a layer of transformers: its own, or its configuration's, as Mistral's."""
+    if not getattr(part, "is_sliding", True):
+        return None
     if hasattr(part, "sliding_window"):
         own: int | None = part.sliding_window
         return own
@@ -241,10 +267,11 @@ def _copy(rows: dict[str, Tensor], mine: Projections, order: list[int]) -> None:
                 linear.bias.copy_(start[:, -1])
 
 
-def _normalised(linear: Any, inputs: Any, out: Tensor) -> Tensor:
-    """Queries or keys of each head, normalised as the former layer did."""
-    normed: Tensor = linear.head_norm(out.unflatten(-1, (-1, linear.head_dim))).flatten(-2)
-    return normed
+def _normalised(letter: str, projections: Any, inputs: Any, heads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Queries or keys, and what is the same tensor, normalised as the former layer did."""
+    former = heads["qk".index(letter)]
+    normed = getattr(projections, f"{letter}_norm")(former)
+    return tuple(normed if each is former else each for each in heads)
 
 
 def _masks(mask: Tensor | None, cached: int, tokens: int, window: int | None) -> dict[str, Tensor]:

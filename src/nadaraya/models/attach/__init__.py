@@ -12,7 +12,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from nadaraya.errors import InputError, must_be
 from nadaraya.models.attach import interface, masks, relative
-from nadaraya.models.gated import OVER, WINDOWED
+from nadaraya.models.gated import OVER, WINDOWED, unwrapped
 
 __all__ = [
     "attach_attention",
@@ -57,9 +57,7 @@ class Attachment:
         for take_back in self._take_back:
             take_back()
         for part, name in self._before:  # the whole before its parts
-            over = (
-                OVER if str(part.config._attn_implementation).startswith(OVER) else ""
-            )  # a bank is there now
+            over = OVER * str(part.config._attn_implementation).startswith(OVER)  # a bank is there now
             part.set_attn_implementation(over + name.removeprefix(OVER))
         self._take_back, self._before = [], []
 
@@ -97,7 +95,7 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     ...     len(attached.relative)
     2
     """
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # within one of peft's
+    model = unwrapped(model)
     if not isinstance(model, PreTrainedModel):
         raise must_be("model", "a model of transformers (PreTrainedModel)", type(model))
     if not model._can_set_attn_implementation():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel, masking_utils
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -78,13 +79,14 @@ def enter(model: PreTrainedModel, modules: Sequence[nn.Module]) -> Callable[[], 
         part.config._attn_implementation = over
     handles = [module.register_forward_pre_hook(_check_implementation) for module in modules]
 
-    def leave() -> None:
-        for handle in handles:
-            handle.remove()
-        for part in parts:  # a window may have come or gone
-            part.config._attn_implementation = part.config._attn_implementation.removeprefix(OVER)
+    return functools.partial(_leave, parts, handles)
 
-    return leave
+
+def _leave(parts: Sequence[PreTrainedModel], handles: Sequence[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    for part in parts:  # a window may have come or gone
+        part.config._attn_implementation = part.config._attn_implementation.removeprefix(OVER)
 
 
 def _check_implementation(module: Any, args: Any) -> None:

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map_only
 from transformers.utils.output_capturing import _active_collector
 
 from nadaraya.attention import document_ids_of_lengths
+from nadaraya.attention.autocast import in_autocast_dtype
 from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.functional import AttentionOptions, kernel_attention
 from nadaraya.errors import must_be
@@ -68,6 +69,8 @@ def attention(
             know; causal queries without a mask that are not as many as the keys; what the operator does not
             take.
     """
+    # Rotations and norms widen queries and keys.
+    query, key, value = (in_autocast_dtype(tensor) for tensor in (query, key, value))
     seen = getattr(module, "nadaraya_seen_keys", None)
     if seen is not None:  # heads were removed, and those that remain do not share keys evenly
         key, value = key[:, seen], value[:, seen]

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
 from nadaraya.models.attach.decoders import attention_layers, heads_of
+from nadaraya.models.gated import BANK
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("q_norm.weight", "k_norm.weight")
@@ -38,6 +39,8 @@ def prune_attention_heads(model: PreTrainedModel, heads: Mapping[int | str, Sequ
     """
     smaller = copy.deepcopy(model)
     layers = attention_layers(smaller)
+    if any(hasattr(part, BANK) for part in layers.values()):
+        raise must_be("model", "one without a kernel bank: detach it first", type(model).__name__)
     for layer, removed in heads.items():
         if not str(layer).isdecimal() or int(layer) not in layers:
             raise must_be("heads", f"by layer, from 0 to {max(layers)}", {layer: list(removed)})

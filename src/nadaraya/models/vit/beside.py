@@ -45,7 +45,9 @@ class _BesideAttention(Attention):
 
 def places(model: Any) -> dict[str, Place]:
     """timm's plain attention, by the names of its modules."""
-    patches = next(module for module in model.patch_embed.modules() if isinstance(module, nn.Conv2d))
+    own = getattr(model.patch_embed, "proj", None)  # of a hybrid it follows other convolutions
+    convs = (module for module in model.patch_embed.modules() if isinstance(module, nn.Conv2d))
+    patches = own if isinstance(own, nn.Conv2d) else next(convs)
     named = model.named_modules()
     return {name: Place(m, m.num_heads, patches) for name, m in named if type(m) is Attention}
 
@@ -53,9 +55,10 @@ def places(model: Any) -> dict[str, Place]:
 def enter(model: nn.Module, modules: Sequence[nn.Module]) -> Callable[[], None]:
     """Let modules take notice of their banks, until the result is called."""
 
-    def become(kind: type[nn.Module]) -> None:
-        for module in modules:
-            module.__class__ = kind
+    _become(_BesideAttention, modules)
+    return partial(_become, Attention, modules)
 
-    become(_BesideAttention)
-    return partial(become, Attention)
+
+def _become(kind: type[nn.Module], modules: Sequence[nn.Module]) -> None:
+    for module in modules:
+        module.__class__ = kind

@@ -1,5 +1,7 @@
 """Scales of any sign and size, numbers that are not finite and hidden, options of other libraries' kinds."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -7,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nadaraya import InputError, KernelSelfAttention, kernel_attention
-from nadaraya.attention import GridLogits, MixedLogits, choose_backend
+from nadaraya import InputError, KernelSelfAttention, kernel_attention, variants
+from nadaraya.attention import GridLogits, MixedKernels, MixedLogits, choose_backend
 from nadaraya.attention.content import DotProduct
-from nadaraya.kernels import Epanechnikov, ExponentialDecay, Gaussian
+from nadaraya.kernels import Epanechnikov, ExponentialDecay, Gaussian, RationalQuadratic
 
 N = 6
 BACKENDS = ["auto", "reference"]
@@ -239,3 +241,113 @@ def test_rows_that_the_position_empties_are_as_defined(form: str, queries: int) 
         with torch.no_grad():
             found = kernel_attention(query, key, value, backend=backend, **options)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("extra", ["probe", "degree"])
+def test_a_line_is_not_spoilt_by_keys_that_no_query_sees(extra: str, backend: str) -> None:
+    query, key, value = three()
+    spoilt = key.detach().clone()
+    spoilt[:, :, -1, 1] = torch.nan
+    line: Any = {"degree": 1} if extra == "degree" else {"probe": value.detach()}
+    want, found = (
+        outcome([query, keys.detach().requires_grad_(), value], backend, key_mask=PADDED, **line)
+        for keys in (key, spoilt)
+    )
+    torch.testing.assert_close(found, want)
+    seen = [
+        kernel_attention(query, keys, value, causal=True, backend=backend, **line) for keys in (key, spoilt)
+    ]
+    torch.testing.assert_close(seen[0][:, :, :-1], seen[1][:, :, :-1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "queries", "keys", "dtype", "options"),
+    [
+        (4, 4, 600, 10, torch.float32, {}),
+        (2, 8, 520, 2050, torch.float64, {}),
+        (1, 16, 520, 2060, torch.float32, {"attn_mask": torch.ones(2060, dtype=torch.bool)}),
+    ],
+)
+def test_few_keys_of_many_rows_at_the_end_have_gradients(
+    batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(batch, heads, queries, 4, dtype=dtype, requires_grad=True)
+    key = torch.randn(batch, heads, keys, 4, dtype=dtype, requires_grad=True)
+    table = torch.randn(heads, 2 * max(queries, keys) - 1, dtype=dtype, requires_grad=True)
+    given = (query, key, table)
+    weights = torch.randn(batch, heads, queries, 4, dtype=dtype)
+    found, want = (
+        torch.autograd.grad(
+            (kernel_attention(query, key, key, position=table, backend=b, **options) * weights).sum(), given
+        )
+        for b in BACKENDS
+    )
+    torch.testing.assert_close(found, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("queries", "options"), [(1500, {"causal": True}), (1500, {"window": 16})])
+def test_pruning_leaves_rows_that_see_nothing_zero(queries: int, options: dict[str, Any]) -> None:
+    query, key = torch.randn(1, 2, queries, 4), torch.randn(1, 2, 200, 4)
+    call: dict[str, Any] = {"position": ExponentialDecay(3.0), **options}
+    found = kernel_attention(query, key, key, prune_tol=1e-6, **call)
+    torch.testing.assert_close(found, kernel_attention(query, key, key, **call), rtol=1e-3, atol=1e-4)
+
+
+def test_threads_share_a_kernel_of_several_heads() -> None:
+    query, key, value = torch.randn(3, 1, 4, N, 4, generator=torch.Generator().manual_seed(0))
+    kernel = RationalQuadratic((4.0, 3.0, 2.0, 1.0), (1.0, 2.0, 3.0, 4.0))
+    before = [(name, id(each)) for name, each in kernel.named_parameters()]
+
+    @torch.no_grad()
+    def once(_: int) -> Tensor:
+        return kernel_attention(query, key, value, content=kernel)
+
+    want, interval = once(0), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(once, range(200)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(torch.equal(each, want) for each in found)
+    assert [(name, id(each)) for name, each in kernel.named_parameters()] == before
+
+
+@pytest.mark.parametrize("variant", ["linear", "linear-bank", "performer", "gka-features"])
+def test_a_gradient_taken_within_autocast_is_that_outside(variant: str) -> None:
+    torch.manual_seed(0)
+    layer = KernelSelfAttention(16, 2, causal=True, **variants.get(variant))
+    x = torch.randn(1, 300, 16)
+    grads = []
+    for within in (True, False):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x).float().square().mean()
+            if within:
+                loss.backward()
+        if not within:
+            loss.backward()
+        grads.append(torch.cat([p.grad.flatten() for p in layer.parameters() if p.grad is not None]))
+    assert (grads[0] - grads[1]).norm() <= 0.02 * grads[1].norm()
+
+
+def test_numbers_of_kernels_are_mapped_over() -> None:
+    query, key, value = (t.detach() for t in three())
+    scales = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    found = torch.vmap(lambda s: kernel_attention(query, key, value, content=Gaussian(s)))(scales)
+    want = [kernel_attention(query, key, value, content=Gaussian(s)) for s in scales]
+    torch.testing.assert_close(found, torch.stack(want))
+    profiles, weights = torch.rand(3, N, dtype=torch.float64) + 0.1, torch.rand(2, 1, 2, N, 3).double() + 0.1
+
+    def mixed(weights: Tensor) -> Tensor:
+        return kernel_attention(query, key, value, causal=True, position=MixedKernels(weights, profiles))
+
+    torch.testing.assert_close(torch.vmap(mixed)(weights), torch.stack([*map(mixed, weights)]))
+
+
+def test_a_backend_is_chosen_for_all_options_of_a_call() -> None:
+    query, key, value = three()
+    choice = choose_backend(query, key, value, return_lse=True, causal=True)
+    assert choice == choose_backend(query, key, value, causal=True)

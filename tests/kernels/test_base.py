@@ -1,6 +1,7 @@
 """Laws that hold for every kernel, and for sums, products and multiples of any of them."""
 
 import copy
+import math
 import re
 import sys
 
@@ -379,3 +380,14 @@ def test_plots_name_the_extra_that_they_need(monkeypatch):
 def test_complex_lags_are_refused():
     with pytest.raises(InputError, match="complex"):
         Gaussian(1.0)(torch.tensor([1j]))
+
+
+def test_a_sum_of_another_class_stays_one_part() -> None:
+    class Halved(Sum):
+        def log(self, r: torch.Tensor | float) -> torch.Tensor:
+            return super().log(r) - math.log(2.0)
+
+    a, b, c, r = Gaussian(1.0), Gaussian(2.0), Gaussian(3.0), torch.tensor([0.5, 1.0])
+    total = Sum(Halved(a, b), c)
+    torch.testing.assert_close(total.log(r).exp(), (a(r) + b(r)) / 2 + c(r))
+    assert len((a + b + c).kernels) == 3  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from safetensors.torch import load_model
 from transformers import AutoConfig, AutoModelForCausalLM, OPTConfig, OPTForCausalLM
 
 from nadaraya import InputError
-from nadaraya.models import prune_heads, register_attention
+from nadaraya.models import attach_kernel_bank, prune_heads, register_attention
 
 SIZES: dict[str, Any] = {
     "vocab_size": 19, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
@@ -120,3 +120,11 @@ def test_attention_of_another_kind_is_refused() -> None:
         prune_heads(make("olmo2", num_key_value_heads=4), {0: [1]})
     with pytest.raises(InputError, match="model must be a model of transformers"):
         prune_heads(torch.nn.Linear(2, 2), {0: [1]})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("kind", ["Llama", "GPT2", "GPTNeoX"])
+def test_a_model_with_a_bank_keeps_its_heads(kind: str) -> None:
+    model = make(kind)
+    attach_kernel_bank(model)
+    with pytest.raises(InputError, match="without a kernel bank: detach it first"):
+        prune_heads(model, {0: [1]})

@@ -294,7 +294,7 @@ def _tiles(block: Block, part: Part, num_heads: int) -> Iterator[tuple[Block, Pa
     most = _BACKWARD_SCORES // block.num_rows
     for start in range(block.keys.start, block.keys.stop, most):
         tile = replace(block, keys=slice(start, min(block.keys.stop, start + most)))
-        for subpart in subparts(part, max(1, most // tile.num_keys), num_heads):
+        for subpart in subparts(part, max(1, most // max(tile.num_keys, tile.num_rows)), num_heads):
             yield tile, subpart
 
 

@@ -98,6 +98,9 @@ def _log_sum_of_nearest(
     window = min(window, _NEAREST) if window else _NEAREST
     sums = []
     for block in blocks(num_queries, num_keys, _NEAREST_ROWS, causal, window):
+        if not block.num_keys:
+            sums.append(query.new_full((*query.shape[:2], block.num_rows), -torch.inf))
+            continue
         scores = query[:, :, block.rows].flip(2) @ key[:, :, block.keys].transpose(-1, -2) * scale
         scores += block.hankel(diagonals, num_queries)
         if key_bias is not None:

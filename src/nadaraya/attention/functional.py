@@ -185,7 +185,8 @@ def kernel_attention(
         degree: 0, a weighted mean (default), or 1, the local line at the query: the weighted least squares of
             the values on the keys (Zuo et al. 2025), as `NadarayaWatson(degree=1)`.
         ridge: of that line, as a share of the keys' mean variance about each query; default 1e-3. With 0
-            every query must see more keys than they have dimensions.
+            every query must see more keys than they have dimensions. Gradients take what is added for a
+            constant, so that those of a large ridge are not exact.
         probe: r, (B, H, Nq, d): out_i = ȳ_i − r_i·Cov_i(k, v), a line whose slope needs no solve (Parallax
             2026). Differentiable. Default None.
         nearest: k, of each query's keys only those k with the largest weights take part; default None, all.
@@ -302,12 +303,13 @@ def choose_backend(
     value: Tensor,
     *,
     return_weights: bool = False,
+    return_lse: bool = False,
     **options: Unpack[AttentionOptions],
 ) -> BackendChoice:
     """Return the backend that `kernel_attention` takes for a call, and why not a faster one.
 
     Args:
-        query, key, value, return_weights, options: those of the call.
+        query, key, value, return_weights, return_lse, options: those of the call.
 
     Returns:
         The name of the backend, and for each faster one the reason why it cannot do the call.

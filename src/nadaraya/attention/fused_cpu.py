@@ -46,12 +46,9 @@ def attend(
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=bias, scale=scale
     )
-    out = _with_heads_together(out[..., :value_width])
-    if bias is None:
-        return out, lse.contiguous()
+    out = out[..., :value_width]
     # It reports 0 (or NaN) for a row that sees nothing; a true 0 is possible but rare.
-    suspect = (lse == 0) | lse.isnan()
-    if suspect.any():
+    if bias is not None and (suspect := (lse == 0) | lse.isnan()).any():
         hidden = bias == -torch.inf
         if causal:
             hidden = hidden | ~torch.ones(hidden.shape[-2:], dtype=torch.bool).tril()

@@ -114,11 +114,10 @@ class LagMixture:
         entries = (lags.clamp(-extent, extent) + extent).expand(*mixed.shape[:2], -1, -1)
         return mixed.gather(3, entries)
 
-    def by_lag(self, rows: slice | None = None) -> Tensor:
-        """b of some queries at the lags −E … E, (B, H, rows, 2E + 1): the ends stand for all beyond."""
-        weights = self.weights if rows is None else self.weights[:, :, rows]
+    def by_lag(self) -> Tensor:
+        """b of every query at the lags −E … E, (B, H, Nq, 2E + 1): the ends stand for all beyond."""
         table, shift = self.factors()
-        mixed = weights @ table
+        mixed = self.weights @ table
         if shift is None:
             return torch.nn.functional.pad(mixed, (1, 1))
         return torch.nn.functional.pad(mixed.log() + shift, (1, 1), value=-torch.inf)
@@ -182,7 +181,8 @@ def check_mixture(position: MixedLogits | MixedKernels, query: Tensor, key: Tens
         if tensor.device != query.device:
             raise must_be(f"{what} of a mixed position", f"on {query.device}, as the query", tensor.device)
     weights, profiles = weights.to(dtype), profiles.to(dtype)
-    if of_kernels and not torch.compiler.is_compiling() and weights.device.type == "cpu":
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if of_kernels and not transformed and weights.device.type == "cpu":
         bad = ~(weights > 0)
         if bad.any():
             raise must_be("weights of mixed kernels", "positive", weights[bad][0].item())

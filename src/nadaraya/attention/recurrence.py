@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nadaraya.attention.autocast import full_precision
 from nadaraya.kernels.modal import Modes
 
 CHUNK = 128
@@ -120,6 +121,11 @@ class _Chunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
+        with full_precision(grad):
+            return _Chunks._gradients(ctx, grad, of_state)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, carry, within, right, left, across, *starts = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(t) for t in (query, key, value))
         of_within, of_right, of_left, of_across = (torch.zeros_like(t) for t in (within, right, left, across))

@@ -5,6 +5,7 @@
 Memory is O(Nq · Nk): use it for small problems, for tests and where the weights themselves are wanted.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -62,6 +63,9 @@ def attention(args: AttentionArguments) -> Results:
     else:
         weights = kappa * torch.exp(shift)
     if args.degree or args.probe is not None:
+        if args.spoilt:  # a weight of 0 times such a key would be NaN
+            finite = args.key.isfinite().all(-1, keepdim=True)
+            args = replace(args, key=args.key.masked_fill(~finite, 0.0))
         weights = along_line(args, weights)
     weights = F.dropout(weights, args.dropout_p)
     value = args.value.to(weights.dtype)

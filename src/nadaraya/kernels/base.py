@@ -249,7 +249,7 @@ class _Composite(Kernel):
             raise must_be(f"arguments of {type(self).__name__}", "one or more kernels", kernels)
         self.kernels = nn.ModuleList()
         for kernel in kernels:
-            self.kernels.extend(kernel.kernels if isinstance(kernel, type(self)) else [kernel])
+            self.kernels.extend(kernel.kernels if type(kernel) is type(self) else [kernel])
         self.symmetric = all(kernel.symmetric for kernel in kernels)
         self.batch_shape = common_batch_shape(
             (type(kernel).__name__, kernel.batch_shape) for kernel in kernels

@@ -1,5 +1,6 @@
 """Heads of a kernel that has one value per head: those that are kept, and each at its own distances."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,6 +59,10 @@ def log_by_head(kernel: Kernel, r: Tensor) -> Tensor:
         for prefix, _, tensors in _parts(kernel)
         for name, tensor in tensors.items()
     }
+
+    if not torch.compiler.is_compiling():
+        # The call puts its tensors into the modules for a while: not into those that other threads read.
+        kernel = copy.deepcopy(kernel, {id(tensor): tensor for tensor in kernel.tensors()})
 
     def of_one_head(own: dict[str, Tensor], r: Tensor) -> Tensor:
         found: Tensor = functional_call(_Log(kernel), own, (r,), tie_weights=False)

@@ -63,7 +63,9 @@ def log_of_positive(name: str, value: float | Tensor) -> Tensor:
 
 def _log(name: str, value: Tensor) -> Tensor:
     # A tensor on the meta device has no values to check; reading those of a graph would stall a GPU.
+    # What torch.func maps over has none of one number.
     unread = value.is_meta or (value.requires_grad and (value.is_cuda or torch.compiler.is_compiling()))
+    unread = unread or torch._C._are_functorch_transforms_active()
     if not unread and not bool(((value > 0) & torch.isfinite(value)).all()):
         raise must_be(name, "positive and finite", value.tolist())
     return value.to(at_least_float32(value)).log()

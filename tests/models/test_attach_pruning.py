@@ -122,7 +122,7 @@ def test_attention_of_another_kind_is_refused() -> None:
         prune_heads(torch.nn.Linear(2, 2), {0: [1]})  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("kind", ["Llama", "GPT2", "GPTNeoX"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox"])
 def test_a_model_with_a_bank_keeps_its_heads(kind: str) -> None:
     model = make(kind)
     attach_kernel_bank(model)

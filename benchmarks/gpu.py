@@ -56,7 +56,7 @@ def plan(
     tiny = ["--quick"] if quick else []
     workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
     steps: dict[str, list[str]] = {
-        "check": ["-m", "nadaraya.cli", "check", *device, *tiny, "--out", str(out / "check.json")],
+        "check": ["-m", "nadaraya.cli", "check", *device, *tiny, "--force", "--out", str(out / "check.json")],
         "tests": _tests(out, workers, quick),
     }
 

@@ -6,8 +6,8 @@ from statistics import mean
 from pages_format import RESULTS, ROOT, STUDIES, Tables, code, difference, share, sign, spread, table
 
 from nadaraya.study import Findings, load_study, summarise
-from nadaraya.study.plan import MEASURED_FILE, Measurements, plan_cells
-from nadaraya.study.results import Row
+from nadaraya.study.plan import Measurements, plan_cells
+from nadaraya.study.results import MEASURED_FILE, Row
 from nadaraya.study.statistics import Estimate
 from nadaraya.study.summary import Summary
 

@@ -120,3 +120,24 @@ def test_what_a_damaged_file_raises_is_one_line_that_names_it(error: Exception, 
         raise error
     with pytest.raises(InputError, match=r"^said already$"), reading(tmp_path):
         raise InputError("said already")
+
+
+def test_a_link_stays_and_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    files.write_file(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match=r"cannot write .*pipe: it is no file"):
+        files.write_file(pipe, "new")
+    assert pipe.is_fifo()
+
+
+def test_advice_is_given_where_it_helps(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(files.WriteFailed) as failed:
+        files.write_file(tmp_path / "file" / "inside", "new")
+    assert str(failed.value).endswith("is intact")
+    assert "Errno" not in str(failed.value)

@@ -55,6 +55,15 @@ def check_new_folder(folder: Path) -> None:
         raise InputError(f"{folder} must be a folder that is new or empty")
 
 
+def check_new_file(path: Path, force: bool, option: str) -> None:
+    """Refuse a file in no folder, or in a closed one, or one that is there already unless `force`."""
+    folder = path.resolve().parent
+    if is_folder(path) or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise must_be(option, "a file in a folder that exists and can be written", str(path))
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
+
+
 @contextmanager
 def write_into(folder: Path, name: str = "") -> Iterator[Path]:
     """Give an empty scratch folder; what is in it at the end moves into `folder`, each item in one step.
@@ -83,8 +92,12 @@ def write_into(folder: Path, name: str = "") -> Iterator[Path]:
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file, in a folder made when absent, so that it has its old content or the new, never a part.
 
-    Text is written as UTF-8, its line ends as they are. WriteFailed leaves the file as it was.
+    Text is written as UTF-8, its line ends as they are; a link stays, and its target is written. WriteFailed
+    leaves the file as it was.
     """
+    path = path.resolve() if path.is_symlink() else path
+    if exists(path) and not path.is_file():
+        raise WriteFailed(f"cannot write {path}: it is no file")
     data = content.encode() if isinstance(content, str) else content
     with write_into(path.parent, path.name) as scratch:
         (scratch / path.name).write_bytes(data)
@@ -97,10 +110,10 @@ def writing(target: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
-        reason = "the disk is full" if full else first_line(error)
+        reason = "the disk is full" if full else getattr(error, "strerror", None) or first_line(error)
+        advice = ": make room and run the same command again" if full else ""
         raise WriteFailed(
-            f"cannot write {target}: {reason}; what was saved before is intact: make room and run the same "
-            "command again"
+            f"cannot write {target}: {reason}; what was saved before is intact{advice}"
         ) from error
 
 

@@ -24,6 +24,8 @@ def read_yaml(path: Path, what: str) -> dict[str, Any]:
     """
     with reading(path, what):
         size = path.stat().st_size
+        if path.is_dir():
+            raise must_be(str(path), "a file", "a folder")
         if not path.is_file() or size > _LARGEST:
             raise must_be(str(path), f"a file of at most {_LARGEST // 2**20} MiB", f"{size:,} bytes")
         text = path.read_text(encoding="utf-8")

@@ -44,10 +44,28 @@ def test_other_models_and_json_to_standard_output(nadaraya: Any) -> None:
     [
         (["--device", "tpu"], "--device must be one of 'cpu', 'cuda', 'mps', got 'tpu'"),
         (["--size", "smal"], "did you mean 'small'"),
-        (["--batch-sizes", "1;2"], "--batch-sizes must be whole numbers separated by commas, got '1;2'"),
+        (
+            ["--batch-sizes", "1;2"],
+            "--batch-sizes must be whole numbers of at least 1, separated by commas, got '1;2'",
+        ),
         (["--precision", "fp8"], "precision must be one of 'bfloat16', 'float32', got 'fp8'"),
         (["--option", "depth"], "KEY=VALUE"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(nadaraya: Any, arguments: list[str], message: str) -> None:
     nadaraya("bench", "vit", "--device", "cpu", *arguments).refuses(message)
+
+
+def test_measurements_replace_no_file_unasked(nadaraya: Any, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text("precious")
+    short = [
+        "bench", "decode", "gka-bank", "--preset", "demo", "--batch", "1", "--prompt", "4", "--tokens", "2",
+        "--rounds", "1", "--out",
+    ]  # fmt: skip
+    for words in (short, ["bench", "vit", "--out"], ["check", "--quick", "--out"]):
+        nadaraya(*words, mine).refuses("mine.json exists already: choose another file, or --force")
+    assert mine.read_text() == "precious"
+    nadaraya(*short, tmp_path / "none" / "x.json").refuses("--out must be a file in a folder that exists")
+    assert nadaraya(*short, mine, "--force", "--json").status == 0
+    assert "rows" in mine.read_text()

@@ -12,7 +12,7 @@ import pytest
 from nadaraya.errors import InputError
 from nadaraya.study import Study, worker
 from nadaraya.study.plan import Cell
-from nadaraya.study.results import run_file
+from nadaraya.study.results import check_study_folder, run_file
 from nadaraya.study.runs import StudyRuns
 from nadaraya.training import Recipe, load_recipe
 
@@ -295,3 +295,14 @@ def test_figures_in_the_results_count_where_the_runs_are_gone(tmp_path: Path) ->
         ]
         with pytest.raises(InputError, match=f"results.json has a run with {words}"):
             StudyRuns(study("small"), changed, tmp_path).pending()
+
+
+def test_a_folder_with_files_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("")
+    check_study_folder(tmp_path)
+    (tmp_path / "summary.md").write_text("precious")
+    with pytest.raises(InputError, match="is not the folder of a study: choose another one"):
+        check_study_folder(tmp_path)
+    (tmp_path / "measured.json").write_text("{}")
+    check_study_folder(tmp_path)
+    check_study_folder(tmp_path / "new")

@@ -10,6 +10,7 @@ import typer
 from nadaraya.cli.options import (
     NAMES_WIN,
     DeviceOption,
+    ForceOption,
     ImageSizeOption,
     PrecisionOption,
     PresetOption,
@@ -22,7 +23,7 @@ from nadaraya.cli.options import (
 )
 from nadaraya.cli.results import Result, command
 from nadaraya.cli.tables import FigureTable
-from nadaraya.errors import unknown_name
+from nadaraya.errors import must_be, unknown_name
 from nadaraya.names import means_path
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def vit(
     ] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     out: OutOption = None,
+    force: ForceOption = False,
 ) -> Result:
     """Measure images/s and peak memory of image models in training and inference.
 
@@ -74,7 +76,7 @@ def vit(
     is reported as failed.
     """
     from nadaraya.evaluation.throughput import Settings, deit_and_gka, environment, measure, peaks
-    from nadaraya.files import write_file
+    from nadaraya.files import check_new_file, write_file
 
     device = chosen_device(device)
     settings = Settings(
@@ -86,12 +88,19 @@ def vit(
         rounds=rounds,
         memory=memory,
     )
+    if out:
+        check_new_file(out, force, "--out")
     names = models or deit_and_gka(size)
-    accepted = "whole numbers separated by commas"
+    given = {
+        "--train-batch-sizes": ("training", train_batch_sizes),
+        "--batch-sizes": ("inference", batch_sizes),
+    }
+    accepted = "whole numbers of at least 1, separated by commas"
     cells = [
-        ("training", batch) for batch in whole_numbers(train_batch_sizes, "--train-batch-sizes", accepted)
+        (mode, batch) for flag, (mode, text) in given.items() for batch in whole_numbers(text, flag, accepted)
     ]
-    cells += [("inference", batch) for batch in whole_numbers(batch_sizes, "--batch-sizes", accepted)]
+    if not cells or min(batch for _, batch in cells) < 1:
+        raise must_be("--train-batch-sizes and --batch-sizes", accepted, (train_batch_sizes, batch_sizes))
     facts = {"environment": environment("timm"), "settings": asdict(settings)}
     rows: list[Throughput] = []
 
@@ -134,6 +143,7 @@ def decode(
     precision: PrecisionOption = "float32",
     rounds: RoundsOption = 5,
     out: OutOption = None,
+    force: ForceOption = False,
 ) -> Result:
     """Measure tokens/s and cache size of generation.
 
@@ -142,8 +152,10 @@ def decode(
     """
     from nadaraya.evaluation.decoding import DecodingSettings, measure_decoding
     from nadaraya.evaluation.throughput import environment
-    from nadaraya.files import write_file
+    from nadaraya.files import check_new_file, write_file
 
+    if out:
+        check_new_file(out, force, "--out")
     settings = DecodingSettings(batch, prompt, tokens, padded, chosen_device(device), precision, rounds)
     fields = key_values(option)
     built = {name: _text_model(name, preset, vocabulary, fields, settings) for name in models or ["gka-bank"]}

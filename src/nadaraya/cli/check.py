@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadaraya.cli.bench import OutOption
-from nadaraya.cli.options import DeviceOption, chosen_device, progress_bar, whole_numbers
+from nadaraya.cli.options import DeviceOption, ForceOption, chosen_device, progress_bar, whole_numbers
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import must_be
@@ -29,6 +29,7 @@ def check(
         ),
     ] = None,
     out: OutOption = None,
+    force: ForceOption = False,
 ) -> Result:
     """Compare every backend with the definition, time every way, and write the table that `auto` reads.
 
@@ -40,8 +41,10 @@ def check(
     from nadaraya.attention import measured
     from nadaraya.checking import grid
     from nadaraya.device import reuse_freed_memory
-    from nadaraya.files import write_file
+    from nadaraya.files import check_new_file, write_file
 
+    if out:
+        check_new_file(out, force, "--out")
     reuse_freed_memory()  # as training does
     name = chosen_device(device)
     if name not in grid.SHAPES:

@@ -15,12 +15,12 @@ def report(
     force: ForceOption = False,
 ) -> Result:
     """Write one HTML file about runs: tables, curves, kernels, attention maps."""
+    from nadaraya.files import check_new_file
     from nadaraya.report import read_run, write_report
-    from nadaraya.report.html import check_file
     from nadaraya.report.images import read_image_run
     from nadaraya.training import Run
 
-    check_file(out, force)
+    check_new_file(out, force, "--out")
     opened = [Run(folder) for folder in runs]
     read = [read_image_run(run) if run.recipe.task == "image" else read_run(run) for run in opened]
     path = write_report(read, out, force)

@@ -11,7 +11,8 @@ import typer
 
 from nadaraya.cli.options import ForceOption, JsonOption
 from nadaraya.cli.tables import wide_console
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import must_be
+from nadaraya.files import check_new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,10 +103,7 @@ def render(result: Result, as_json: bool, plot: Path | None = None) -> None:
 
 
 def _check_plot(path: Path, force: bool) -> None:
-    """Refuse a figure file of another ending, in no folder, or there already unless `force`."""
+    """Refuse a figure file of another ending, or one that `check_new_file` refuses."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(path))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists already: choose another file, or --force to overwrite it")
-    if not path.resolve().parent.is_dir():
-        raise must_be("--plot", "a file in a folder that exists", str(path))
+    check_new_file(path, force, "--plot")

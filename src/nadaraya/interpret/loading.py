@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,8 +125,8 @@ class ImageModel:
         model = create_image_model(name, options={**sizes, **(options or {})})
         try:
             model.load_state_dict(weights)
-        except RuntimeError as error:  # the first line says nothing, the second names a weight
-            reason = str(error).splitlines()[1].strip()
+        except RuntimeError as error:  # the first line says nothing, the second names weights, maybe all
+            reason = shorten(str(error).splitlines()[1], 200, placeholder=" …")
             raise InputError(f"{checkpoint} is of another model than {name}: {reason}") from error
         loaded = cls.from_timm(model, name)
         return replace(loaded, facts=(("Checkpoint", Path(checkpoint).name), *loaded.facts))

@@ -3,20 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nadaraya.errors import InputError, must_be
-from nadaraya.files import write_file
+from nadaraya.errors import must_be
+from nadaraya.files import check_new_file, write_file
 from nadaraya.report.images import ImageRunData, image_part
 from nadaraya.report.page import render_page
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.text_report import text_part
-
-
-def check_file(path: Path, force: bool) -> None:
-    """Refuse a file in no folder, or one that is there already unless `force`."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise must_be("out", "a file in a folder that exists", str(path))
-    if path.exists() and not force:
-        raise InputError(f"{path} exists already: choose another file, or --force to replace it")
 
 
 def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) -> Path:
@@ -40,7 +32,7 @@ def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) 
     '<!doctype html>'
     """
     path = Path(out)
-    check_file(path, force)
+    check_new_file(path, force, "out")
     write_file(path, render(runs))
     return path
 

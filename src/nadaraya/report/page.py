@@ -22,6 +22,9 @@ from PIL import Image
 from nadaraya.report.palette import COLOURS, head_style
 from nadaraya.report.style import OVER_IMAGE, WEIGHTS, number
 
+# HTML may not have them: each is shown as its picture.
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"}
+
 
 def render_page(template: str, **values: Any) -> str:
     """A self-contained HTML page from a template of this package; text is escaped, `Markup` is not."""
@@ -51,6 +54,7 @@ def _environment() -> Environment:
         loader=PackageLoader("nadaraya.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: value.translate(_CONTROLS) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

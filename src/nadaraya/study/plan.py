@@ -25,7 +25,6 @@ from nadaraya.training.processes import Processes
 from nadaraya.training.schema import PositiveInt
 from nadaraya.training.task import Task
 
-MEASURED_FILE = "measured.json"
 _ROUNDS = 32  # the first, in which memory is found and code is compiled, is left out
 
 

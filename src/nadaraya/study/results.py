@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from nadaraya.errors import InputError
-from nadaraya.files import file_in
+from nadaraya.files import file_in, is_folder
 from nadaraya.stored import read_stored
 from nadaraya.study.file import Study
 from nadaraya.study.probes import lacks
@@ -26,7 +26,7 @@ from nadaraya.training import ImageRecipe, Recipe
 from nadaraya.training.recipe import read_mapping
 from nadaraya.training.schema import NonNegativeInt, PositiveInt
 
-RESULTS_FILE = "results.json"
+RESULTS_FILE, MEASURED_FILE = "results.json", "measured.json"
 SUMMARY_FILE = "summary.md"
 RUNS_FOLDER = "runs"
 CHECKED = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -86,6 +86,13 @@ class Results(TypedDict):
     cells: list[PlannedCell]
     runs: list[Row]
     warnings: NotRequired[list[str]]
+
+
+def check_study_folder(folder: Path) -> None:
+    """Refuse a folder with files that no study or search has written: it would replace some of them."""
+    names = {each.name for each in folder.iterdir()} if is_folder(folder) else set()
+    if any(not name.startswith(".") for name in names) and not names & {RESULTS_FILE, MEASURED_FILE}:
+        raise InputError(f"{folder} has files in it and is not the folder of a study: choose another one")
 
 
 def run_file(folder: Path) -> Path:

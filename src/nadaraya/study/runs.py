@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from nadaraya.errors import InputError
 from nadaraya.plain_yaml import put
 from nadaraya.study.file import Study
-from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements, plan_cells
+from nadaraya.study.plan import Cell, Measurements, plan_cells
 from nadaraya.study.probes import lacks
 from nadaraya.study.queue import Ended, Job, run_trainings, training_job
 from nadaraya.study.results import (
+    MEASURED_FILE,
     RESULTS_FILE,
     RUNS_FOLDER,
     FinishedRuns,
@@ -22,6 +23,7 @@ from nadaraya.study.results import (
     Results,
     Row,
     check_recipe,
+    check_study_folder,
     read_results,
     results_text,
     versions,
@@ -132,6 +134,7 @@ def run_study(
     from nadaraya.study.draw import write_summary
 
     with FolderLock(folder) as lock:
+        check_study_folder(folder)
         lock.take()
         study, measurements = study.with_seeds(seeds), Measurements(folder / MEASURED_FILE)
         runs = StudyRuns(study, plan_cells(study, changes, measurements, only), folder, seeds)

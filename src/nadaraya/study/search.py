@@ -25,13 +25,15 @@ from nadaraya.kernels.expressions import parse_expression
 from nadaraya.stored import Stored, read_stored
 from nadaraya.study.candidates import Candidate, Progress, SearchPlan, most_runs, search_progress
 from nadaraya.study.file import check_changes
-from nadaraya.study.plan import MEASURED_FILE, Cell, Measurements
+from nadaraya.study.plan import Cell, Measurements
 from nadaraya.study.queue import Ended, Job, run_trainings, training_job
 from nadaraya.study.results import (
+    MEASURED_FILE,
     RESULTS_FILE,
     RUNS_FOLDER,
     SUMMARY_FILE,
     FinishedRuns,
+    check_study_folder,
     versions,
 )
 from nadaraya.study.summary import mean_and_spread, render
@@ -222,6 +224,7 @@ def run_search(recipe: Recipe, plan: SearchPlan, folder: Path, **options: Any) -
     2
     """
     with FolderLock(folder) as lock:
+        check_study_folder(folder)
         lock.take()
         runs = SearchRuns(recipe, plan, folder)
         # A recipe from which no model can be built is refused before any is trained.

@@ -70,3 +70,19 @@ def test_numbers_are_called_results_or_metrics() -> None:
         texts = [command.help, *(parameter.help or "" for parameter in command.params)]
         assert not [text for text in texts if re.search(r"[Pp]rint (the )?figures", text)], name
         assert all(text.rstrip().endswith((".", ")")) for text in texts if text), name
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("trian", "No such command 'trian'. Did you mean 'train'?"),
+        ("evaluate x --context 0", "'--context': Input should be greater than or equal to 1, got '0'"),
+        ("generate x --tokens five", "unable to parse string as an integer, got 'five'"),
+        ("compare", "Missing argument 'runs'."),
+        ("count rope --nope", "No such option: --nope"),
+    ],
+)
+def test_words_that_no_verb_takes_are_one_line(nadaraya: Any, words: str, line: str) -> None:
+    outcome = nadaraya(*words.split())
+    outcome.refuses(line)
+    assert (outcome.out, outcome.err.count("\n")) == ("", 1)

@@ -52,7 +52,20 @@ def _run() -> None:
         _end(f'error: the command line needs {missing.name}: pip install "nadaraya[cli]"', 2)
     words, modules = _without_imports(sys.argv[1:])
     import_modules(",".join([os.environ.get(IMPORTED, ""), *modules]).strip(","))
-    app(words)
+    try:
+        status = app(words, standalone_mode=False)
+    except Exception as raised:
+        error: Any = raised
+        # A usage error is of click, or of the copy of it that typer brings.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        cause: Any = error.__cause__  # of a number, pydantic's
+        given = f", got {cause.errors()[0]['input']!r}" if hasattr(cause, "errors") else ""
+        _end(f"error: {' '.join(error.format_message().split())}{given}", 2)
+    sys.exit(status)
 
 
 def _without_imports(words: list[str]) -> tuple[list[str], list[str]]:

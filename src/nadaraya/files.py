@@ -57,7 +57,7 @@ def check_new_folder(folder: Path) -> None:
 
 def check_new_file(path: Path, force: bool, option: str) -> None:
     """Refuse a file in no folder, or in a closed one, or one that is there already unless `force`."""
-    folder = path.resolve().parent
+    folder = Path(os.path.realpath(path)).parent  # unlike resolve, of links in a circle, too
     if is_folder(path) or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise must_be(option, "a file in a folder that exists and can be written", str(path))
     if path.exists() and not force:
@@ -95,7 +95,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     Text is written as UTF-8, its line ends as they are; a link stays, and its target is written. WriteFailed
     leaves the file as it was.
     """
-    path = path.resolve() if path.is_symlink() else path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     if exists(path) and not path.is_file():
         raise WriteFailed(f"cannot write {path}: it is no file")
     data = content.encode() if isinstance(content, str) else content

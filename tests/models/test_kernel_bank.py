@@ -622,16 +622,6 @@ def test_a_bank_that_peft_trains_a_copy_of_is_saved_as_trained(tmp_path: Path) -
     assert "q_proj" in (tmp_path / "peft" / "adapter_config.json").read_text(encoding="utf-8")
 
 
-def test_models_of_one_configuration_have_banks_of_their_own() -> None:
-    first = build("llama", "sdpa")
-    second = type(first)(first.config).eval()
-    adapters = [attach_kernel_bank(model) for model in (first, second)]
-    assert first.config is not second.config
-    for adapter in adapters:
-        adapter.detach()
-    assert first.config._attn_implementation == second.config._attn_implementation == "sdpa"
-
-
 def test_what_was_frozen_learns_again_beside_a_new_classifier() -> None:
     model = seeded("BertForSequenceClassification", transformers.BertConfig(**_SIZES))
     adapter = attach_kernel_bank(model)

@@ -260,17 +260,6 @@ def test_layers_that_are_put_back_and_their_dropout_stay_in_evaluation() -> None
     assert not hasattr(model.config, "replaced_attention")
 
 
-def test_models_of_one_configuration_know_nothing_of_each_other(tmp_path: Path) -> None:
-    teacher = make()
-    student = transformers.AutoModelForCausalLM.from_config(teacher.config)
-    assert student.config is teacher.config
-    replace_attention(student, "linear")
-    teacher.save_pretrained(tmp_path)
-    assert torch.equal(logits(load_pruned(tmp_path)), logits(teacher))
-    assert teacher.config.use_cache
-    assert len({id(part.config) for part in student.modules() if hasattr(part, "config")}) == 1
-
-
 def test_positions_are_checked_however_they_are_given() -> None:
     model, places = make(), 2 * torch.arange(17)[None]
     with replace_attention(model, "rope"):

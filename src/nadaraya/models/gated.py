@@ -1,6 +1,5 @@
 """A gated kernel of the lag beside an attention, which stays exactly what it was while the gates are 0."""
 
-import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,14 +19,6 @@ def unwrapped(model: Any) -> Any:
     """The model within one that torch.compile or peft made of it."""
     model = getattr(model, "_orig_mod", model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def own_configuration(model: nn.Module) -> None:
-    """Give a model a copy of its configuration: models that are made from one share it."""
-    copies: dict[int, Any] = {}
-    for part in model.modules():
-        if "config" in vars(part):
-            part.config = copy.deepcopy(part.config, copies)
 
 
 class Place(NamedTuple):

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from nadaraya.errors import InputError, must_be
 from nadaraya.files import is_file, reading, write_into
 from nadaraya.kernels import ComposedKernel, Kernel, KernelBank
-from nadaraya.models.gated import BANK, GatedKernel, Place, own_configuration, unwrapped
+from nadaraya.models.gated import BANK, GatedKernel, Place, unwrapped
 from nadaraya.names import HUB
 from nadaraya.stored import Stored, read_stored
 
@@ -59,12 +59,14 @@ class KernelBankAdapter(nn.Module):
     def __init__(self, places: dict[str, nn.Module], saved: _Saved, leave: Callable[[], None]) -> None:
         super().__init__()
         self.banks = nn.ModuleList(getattr(module, BANK) for module in places.values())
-        self._places, self._saved, self._leave = places, saved, leave
+        self._places, self._saved = places, saved
+        self._leave: Callable[[], None] | None = leave
 
     def detach(self) -> None:
         """Give the model back as it was; beside adapters of peft, what was frozen stays so."""
-        self._leave()
-        self._leave = _nothing
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write adapter_config.json and adapter_model.safetensors, with names as peft's, whose own stay."""
@@ -160,7 +162,7 @@ def attach_kernel_bank(
     >>> torch.equal(model(tokens).logits, before), sum(p.numel() for p in adapter.parameters())
     (True, 68)
     """
-    whole, model = model, unwrapped(model)
+    model = unwrapped(model)
     kind = "attach" if hasattr(model, "set_attn_implementation") else "vit"
     if kind == "vit" and not hasattr(model, "patch_embed"):
         raise must_be("model", "one of transformers, or a vision transformer of timm", type(model))
@@ -177,7 +179,6 @@ def attach_kernel_bank(
     if not names or len(set(names)) != len(asked):
         raise must_be("layers", f"one or more of 0 to {len(found) - 1}, or names as {[*found][-1]}", layers)
     banks = {name: _bank(kernel, found[name]) for name in names}
-    own_configuration(whole)
     places = {name: found[name].module for name in names}
     leave_home = home.enter(model, [*places.values()])
     frozen = [parameter for parameter in model.parameters() if freeze and parameter.requires_grad]
@@ -196,9 +197,6 @@ def attach_kernel_bank(
     return KernelBankAdapter(
         places, saved, partial(_leave, model, [*places.values()], leave_home, hooks, frozen)
     )
-
-
-def _nothing() -> None: ...
 
 
 def _note_grid(attention: Any, conv: nn.Module, args: Any, patches: Tensor) -> None:

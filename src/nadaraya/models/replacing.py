@@ -21,7 +21,6 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels.bank import shared_by_layers
 from nadaraya.models.attach.decoders import attention_layers, linear_maps, matrices_of, width_of
 from nadaraya.models.block import LayerCache
-from nadaraya.models.gated import own_configuration
 from nadaraya.models.inputs import documents_of
 
 # Rotations of some layers alone, unless `use_rope` tells which, and factors of queries by position.
@@ -105,7 +104,6 @@ def replace_attention(
         raise must_be("layers", f"one or more of {', '.join(map(str, found))}", layers)
     named = variants.by_layer(variant, len(chosen), options)
     made = [_made(found[layer], each, model) for layer, (_, each) in zip(chosen, named, strict=True)]
-    own_configuration(model)
     names = {id(module): name for name, module in model.named_modules()}
     undo = ExitStack()
     for layer, attention in zip(chosen, made, strict=True):

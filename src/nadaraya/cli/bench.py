@@ -91,14 +91,11 @@ def vit(
     if out:
         check_new_file(out, force, "--out")
     names = models or deit_and_gka(size)
-    given = {
-        "--train-batch-sizes": ("training", train_batch_sizes),
-        "--batch-sizes": ("inference", batch_sizes),
-    }
     accepted = "whole numbers of at least 1, separated by commas"
     cells = [
-        (mode, batch) for flag, (mode, text) in given.items() for batch in whole_numbers(text, flag, accepted)
+        ("training", batch) for batch in whole_numbers(train_batch_sizes, "--train-batch-sizes", accepted)
     ]
+    cells += [("inference", batch) for batch in whole_numbers(batch_sizes, "--batch-sizes", accepted)]
     if not cells or min(batch for _, batch in cells) < 1:
         raise must_be("--train-batch-sizes and --batch-sizes", accepted, (train_batch_sizes, batch_sizes))
     facts = {"environment": environment("timm"), "settings": asdict(settings)}

@@ -30,6 +30,7 @@ _WORDS = {
     "missing": "there",
     "model_type": "a section of keys",
     "string_type": "text",
+    "too_short": "longer",
 }
 
 

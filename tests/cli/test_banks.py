@@ -67,6 +67,8 @@ def test_bad_input_is_one_line(
     nadaraya("banks", finished_run, "--tolerance", -1).refuses("--tolerance must be from 0")
     nadaraya("banks", finished_run, "--minimum", "nan").refuses("--minimum must be from 0")
     nadaraya("banks", finished_run, "--terms", "--windows", 0).refuses("windows must be 1 or more")
+    for option in ("--top", "--windows"):
+        nadaraya("banks", finished_run, option, 0).refuses(f"{option} must be given with --terms, got 0")
     nadaraya("banks", finished_run, "--plot", tmp_path / "banks.docx").refuses(".png or .svg")
     damaged = Path(shutil.copytree(finished_run, tmp_path / "damaged"))
     (damaged / "model.safetensors").unlink()

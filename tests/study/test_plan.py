@@ -144,7 +144,7 @@ def test_a_damaged_file_of_measurements_is_one_line(tmp_path: Path) -> None:
         ({"sizes": {"small": {"seed": 1}}}, r"sizes.small must be without .*seed"),
         ({"seeds_at": {"huge": [0]}}, "study key seeds_at must be one of"),
         ({"seeds_at": {"large": [1, 1]}}, "study key seeds_at.large must be a list of different numbers"),
-        ({"seeds_at": {"large": []}}, "study key seeds_at must be"),
+        ({"seeds_at": {"large": []}}, "study key seeds_at must be longer, got"),
         ({"learning_rates_at": {"huge": [1e-3]}}, "study key learning_rates_at must be one of"),
         ({"learning_rates_at": {"large": [0.0]}}, "study key learning_rates_at must be"),
         ({"learning_rates_at": {"large": [1e-3, 1e-3]}}, r"learning_rates_at.large must be a list of"),
@@ -164,6 +164,7 @@ def test_a_study_that_cannot_be_is_refused_in_one_line(keys: dict[str, Any], mes
     ("keys", "message"),
     [
         ({"recipe": "absent.yaml"}, "no recipe file"),
+        ({"recipe": "dikens"}, "did you mean 'dickens'"),
         ({"recipe": "cifar-cpu", "variants": {"rope": {}}, "sizes": {"a": {}}}, "must be a recipe on text"),
         (
             {"variants": {**VARIANTS, "odd": {"model.varaint": "gka"}}},

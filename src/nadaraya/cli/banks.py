@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, WindowsOption, computing
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import must_be
@@ -30,8 +30,13 @@ def banks(
         int, typer.Option(help="Largest distance of a bump from a peak of the corpus, in tokens.")
     ] = 3,
     terms: Annotated[bool, typer.Option("--terms", help="Also measure what each term is worth.")] = False,
-    top: Annotated[int, typer.Option(help="With --terms: number of terms to leave out, one by one.")] = 16,
-    windows: WindowsOption = 16,
+    top: Annotated[
+        int | None,
+        typer.Option(help="With --terms: number of terms to leave out, one by one.", show_default="16"),
+    ] = None,
+    windows: Annotated[
+        int | None, typer.Option(help="With --terms: number of windows of the text.", show_default="16")
+    ] = None,
     device: DeviceOption = "",
     precision: PrecisionOption = "float32",
 ) -> Result:
@@ -40,6 +45,10 @@ def banks(
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
+    for option, chosen in {"--top": top, "--windows": windows}.items():
+        if chosen is not None and not terms:
+            raise must_be(option, "given with --terms", chosen)
+    top, windows = 16 if top is None else top, 16 if windows is None else windows
     for option, value in {"--minimum": minimum, "--tolerance": tolerance, "--top": top}.items():
         if not 0 <= value <= 1e9:
             raise must_be(option, "from 0 to 1e9", value)

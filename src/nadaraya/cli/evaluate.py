@@ -111,7 +111,10 @@ def evaluate(
         Path | None,
         typer.Option(help="With --lm-eval: folder of further tasks in its format; their Python code is run."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="With --core or --lm-eval: prompts per batch.")] = 16,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="With --core or --lm-eval: prompts per batch.", min=1, show_default="16"),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -129,6 +132,7 @@ def evaluate(
     needed = {
         "--tasks": (tasks, ("--core",)),
         "--limit": (limit, ("--core", "--lm-eval")),
+        "--batch-size": (batch_size, ("--core", "--lm-eval")),
         "--shots": (shots, ("--lm-eval",)),
         "--task-folder": (task_folder, ("--lm-eval",)),
         "--windows": (windows, ("--lengths",)),
@@ -151,9 +155,9 @@ def evaluate(
             raise must_be(option, f"left out where {excluding[0]} is given", value)
     chosen = Chosen(weights, device, precision)
     if core is not None:
-        found = run_core(run, chosen, core, names(tasks), limit, batch_size)
+        found = run_core(run, chosen, core, names(tasks), limit, batch_size or 16)
     elif lm_eval is not None:
-        options = {"batch_size": batch_size, "shots": shots, "folder": task_folder}
+        options = {"batch_size": batch_size or 16, "shots": shots, "folder": task_folder}
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (text is None and _is_image_run(run)):
         of_text = {"--lengths": lengths, "--context": context, "--recall": recall, "--part": part}

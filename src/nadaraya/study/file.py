@@ -137,8 +137,9 @@ class Study(Section):
         keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
         parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
         overrides = [*changes, *(f"{key}={json.dumps(value)}" for key, value in parts)]
-        named = self.recipe in built_in_recipes()
-        base = self.recipe if named else Path(self.source).parent / self.recipe
+        path = Path(self.source).parent / self.recipe
+        named = self.recipe in built_in_recipes() or not (path.suffix or path.exists())
+        base = self.recipe if named else path
         try:
             recipe = load_recipe(base, overrides)
         except InputError as error:

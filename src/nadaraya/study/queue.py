@@ -91,11 +91,6 @@ def run_queue(
 
     Returns:
         What finished, what failed, and why it stopped.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study.queue import Job, run_queue
-    >>> run_queue(lambda: [Job("true", ["true"], Path("true.log"))]).finished
-    ['true']
     """
     if workers < 1:
         raise must_be("workers", "a positive integer", workers)
@@ -106,8 +101,8 @@ def run_queue(
         try:
             ask = True
             while True:
-                if ended.stopped is None and (stop.requested or time.monotonic() >= deadline):
-                    ended.stopped = stop.signal if stop.requested else "limit"
+                if ended.stopped is None and (stop.signal or time.monotonic() >= deadline):
+                    ended.stopped = stop.signal or "limit"
                     _signal(running, signal.SIGTERM)
                 if ended.stopped is None and ask and len(running) < workers:
                     waiting = [job for job in pending() if job.name not in started]

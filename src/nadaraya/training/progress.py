@@ -84,11 +84,6 @@ class StopRequest:
 
     signal: int | None = None
 
-    @property
-    def requested(self) -> bool:
-        """True once a signal came."""
-        return self.signal is not None
-
     @contextmanager
     def listening(self, twice: type[BaseException] | None = None) -> Iterator[Self]:
         """Take the signals over, in the main thread; Python allows handlers nowhere else.
@@ -116,7 +111,7 @@ class StopRequest:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._twice is None:
             self._give_back()
-        elif self.requested:
+        elif self.signal is not None:
             raise self._twice(number)
         self.signal = number
 

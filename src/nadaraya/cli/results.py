@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """The result of a verb."""
+    """The result of a verb.
 
-    document: Any  # plain data, what --json prints
-    shown: Iterable[Any]  # lines and tables, what is printed without it
-    draw: "Callable[[], Figure] | None" = None  # makes the figure of --plot, for verbs that have one
-    notes: Iterable[str] = ()  # lines on standard error once all is printed
-    status: int = 0  # to exit with
+    Attributes:
+        document: plain data, what --json prints.
+        shown: lines and tables, what is printed without it.
+        draw: makes the figure of --plot, for verbs that have one.
+        status: the exit status once all is printed; default 0.
+        notes: lines on standard error once all is printed; default none.
+    """
+
+    document: Any
+    shown: Iterable[Any]
+    draw: "Callable[[], Figure] | None" = None
+    status: int = 0
+    notes: Iterable[str] = ()
 
 
 Verb = Callable[..., Result]
@@ -34,9 +42,16 @@ Verb = Callable[..., Result]
 def command(
     app: typer.Typer, name: str, plot: str = "", *, panel: str | None = None
 ) -> Callable[[Verb], Verb]:
-    """Register a verb with --json, and with --plot and --force where it draws what `plot` says.
+    """Register a verb with --json, and with --plot and --force where it draws.
 
-    The decorator hands the verb back as it is: Python calls it for its result.
+    Args:
+        app: the group of commands.
+        name: of the verb.
+        plot: what --plot draws, for its help; default the verb draws nothing.
+        panel: of `nadaraya --help` that lists it; default "Commands".
+
+    Returns:
+        A decorator that hands the verb back as it is: Python calls it for its result.
     """
 
     def register(verb: Verb) -> Verb:
@@ -84,9 +99,12 @@ def render(result: Result, as_json: bool, plot: Path | None = None) -> None:
     else:
         console = wide_console()
         for each in result.shown:
-            console.print(each, soft_wrap=isinstance(each, str))
+            if isinstance(each, str):
+                print(each)  # as it is; a console changes tabs and names of emoji
+            else:
+                console.print(each)
         if plot is not None:
-            console.print(f"plot: {plot}", soft_wrap=True)
+            print(f"plot: {plot}")
     for line in result.notes:
         typer.echo(line, err=True)
 

@@ -25,7 +25,7 @@ class TrainingProgress:
     """A live line on a terminal, plain lines elsewhere, nothing when not `shown`: all on standard error."""
 
     def __init__(self, shown: bool) -> None:
-        self._console = _ErrorConsole(stderr=True, quiet=not shown)
+        self._console = _ErrorConsole(stderr=True, quiet=not shown, emoji=False)
         self._live: Progress | None = None
 
     def waiting(self, message: str) -> AbstractContextManager[object]:

@@ -96,11 +96,7 @@ def chosen_device(given: str) -> str:
 
 @contextmanager
 def computing(model: Any, device: str, precision: str) -> Iterator[None]:
-    """Move a model where --device says, and compute in the --precision, while it is used.
-
-    with computing(model, device, precision):
-        result = evaluate_string(model, …)
-    """
+    """Move a model where --device says, and compute in the --precision, while it is used."""
     import torch
 
     if precision not in ("float32", "bfloat16"):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import groupby
 from operator import add, mul
 from statistics import mean, stdev
 
@@ -139,11 +140,8 @@ class Progress:
     @property
     def path(self) -> list[Candidate]:
         """The best of those that each round kept."""
-        rounds: dict[int, list[Candidate]] = {}
-        for each in self.candidates:
-            if each.kept:
-                rounds.setdefault(each.round, []).append(each)
-        return [min(kept, key=_loss) for kept in rounds.values()]
+        kept = (each for each in self.candidates if each.kept)
+        return [min(each, key=_loss) for _, each in groupby(kept, key=lambda one: one.round)]
 
     @property
     def best(self) -> Candidate | None:

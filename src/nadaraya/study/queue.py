@@ -55,10 +55,6 @@ class Ended:
         finished: names of the jobs that ended well, in that order.
         failed: what the others ended with, by name.
         stopped: None where all was done, "limit" at the time limit, or the number of the signal that came.
-
-    >>> from nadaraya.study.queue import Ended
-    >>> Ended().stopped is None
-    True
     """
 
     finished: list[str] = field(default_factory=list)

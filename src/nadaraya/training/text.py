@@ -49,21 +49,15 @@ from nadaraya.training.text_recipe import DataRecipe, Recipe
 
 
 class TextData:
-    """A corpus in memory, and windows of it at random places.
+    """A corpus in memory, and windows of it at random places."""
 
-    Attributes:
-        tokenizer: what made the tokens.
-        vocabulary: number of tokens.
-        described: plain values for text.json.
-        fingerprint, fingerprint_error: as of a `Task`.
-    """
-
-    tokenizer: Any
-    described: dict[str, Any]
-    fingerprint: dict[str, Any]
+    tokenizer: Any  # what made the tokens
+    vocabulary: int  # number of tokens
+    described: dict[str, Any]  # plain values for text.json
+    fingerprint: dict[str, Any]  # as of a `Task`
+    fingerprint_error = "the corpus is not the text"
     _train: Any
     _validation: Any
-    fingerprint_error = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe) -> None:
         data, self._recipe = recipe.data, recipe

@@ -123,8 +123,6 @@ def evaluate(
     precision: PrecisionOption = "float32",
 ) -> Result:
     """Measure a model: loss on a text, accuracy on images, or scores on benchmark tasks."""
-    from nadaraya.training import Run
-
     sources = {"--text": text, "--images": images, "--core": core, "--lm-eval": lm_eval}
     given = [option for option, value in sources.items() if value is not None]
     if len(given) > 1:
@@ -152,6 +150,8 @@ def evaluate(
     ):
         if value is not None and excluding:
             raise must_be(option, f"left out where {excluding[0]} is given", value)
+    from nadaraya.training import Run  # takes seconds, which a wrong option need not wait for
+
     own = Run(run) if is_run(run) and not run.startswith(HUB) else None
     chosen = Chosen(weights if own is None else weights or own.weights, device, precision)
     if core is not None:

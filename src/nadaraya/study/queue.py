@@ -34,11 +34,6 @@ class Job:
             from there when it is started again.
         log: file that its output is appended to; its folder is made when absent.
         cost: of what is waiting, the cheapest starts first; default 0.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study.queue import Job
-    >>> Job("rope", ["nadaraya", "train", "demo"], Path("rope.log"), cost=2.0).cost
-    2.0
     """
 
     name: str

@@ -16,15 +16,10 @@ _GLIBC_THRESHOLDS = {-3: 2**25, -1: 2**31 - 1}  # M_MMAP_THRESHOLD, M_TRIM_THRES
 
 
 def device_name(kind: str = "cpu") -> str:
-    """The name of the device that computes.
+    """The name of the device that computes, "cpu" or "cuda".
 
-    Args:
-        kind: "cpu" (default) or "cuda". Processors of one name can round differently, so that theirs has the
-            numbers of family and model too, where the system tells them.
-
-    >>> from nadaraya.device import device_name
-    >>> device_name() != ""
-    True
+    Processors of one name can round differently, so that theirs has the numbers of family and model too,
+    where the system tells them.
     """
     if kind == "cuda":
         return torch.cuda.get_device_name()
@@ -54,17 +49,7 @@ def machine_memory(device: str = "cpu") -> int:
 
 
 def check_memory(what: str, needed: int, smaller: str, device: str = "cpu") -> None:
-    """Refuse what needs more memory than there is.
-
-    Args:
-        what: what needs it.
-        needed: bytes, at the least.
-        smaller: the arguments that make it smaller.
-        device: "cpu" (default) or "cuda".
-
-    Raises:
-        InputError: there is not so much.
-    """
+    """Refuse what needs so many bytes, where there are fewer; `smaller` are arguments that need less."""
     if needed > (there := machine_memory(device)):
         need, has = (
             f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

@@ -28,15 +28,7 @@ class InputError(ValueError):
 
 
 def must_be(name: str, accepted: str, given: Any) -> InputError:
-    """An InputError for an argument whose value is not accepted.
-
-    Args:
-        name: of the argument, as the caller wrote it.
-        accepted: what it must be, as it reads after "must be".
-        given: the value.
-
-    Returns:
-        The exception, to be raised by the caller.
+    """An InputError, for the caller to raise, for an argument whose value is not accepted.
 
     >>> must_be("eps", "a number of at least 0", -1.0)
     InputError('eps must be a number of at least 0, got -1.0')
@@ -47,7 +39,7 @@ def must_be(name: str, accepted: str, given: Any) -> InputError:
 def unknown_name(
     name: str, given: Any, accepted: Iterable[str], *, meant: str | None = None, listed_by: str = ""
 ) -> InputError:
-    """An InputError for a name that does not exist, with the nearest one that does.
+    """An InputError, for the caller to raise, for a name that does not exist; it has the nearest that does.
 
     Args:
         name: of the argument, or what the name stands for ("variant", "recipe key").
@@ -55,9 +47,6 @@ def unknown_name(
         accepted: every valid name; of many the nearest few are listed.
         meant: the name that was meant, where that is known; default the one nearest in spelling.
         listed_by: the command that lists them all; default none.
-
-    Returns:
-        The exception, to be raised by the caller.
 
     >>> unknown_name("empty", "neares", ["nearest", "nan", "raise"])
     InputError("empty must be one of 'nan', 'nearest', 'raise', got 'neares': did you mean 'nearest'?")

@@ -23,25 +23,11 @@ PARTIAL = ".partial-"  # how the name of everything that is not complete begins
 
 
 class WriteFailed(InputError):
-    """Something could not be written, mostly because the disk is full; what was saved before is intact.
-
-    >>> from nadaraya.files import WriteFailed
-    >>> raise WriteFailed("cannot write run/config.yaml: the disk is full")
-    Traceback (most recent call last):
-    nadaraya.files.WriteFailed: cannot write run/config.yaml: the disk is full
-    """
+    """Something could not be written, mostly because the disk is full; what was saved before is intact."""
 
 
 def cache_folder() -> Path:
-    """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet.
-
-    >>> import os
-    >>> from nadaraya.files import cache_folder
-    >>> os.environ["NADARAYA_CACHE"] = "corpora"
-    >>> cache_folder().name
-    'corpora'
-    >>> del os.environ["NADARAYA_CACHE"]
-    """
+    """`$NADARAYA_CACHE`, else `$XDG_CACHE_HOME/nadaraya`, else `~/.cache/nadaraya`; it need not exist yet."""
     if own := os.environ.get("NADARAYA_CACHE"):
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")

@@ -31,17 +31,8 @@ def built_in_recipes() -> list[str]:
 def means_path(given: str | Path, is_name: Callable[[str], bool]) -> bool:
     """Return whether something given is a file or a folder, and not one of some names.
 
-    A name wins over what lies in the current folder under it, unless that is written as a path.
-
-    Args:
-        given: a name, or a path; a `Path` is always one.
-        is_name: whether a text is one of the names.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.names import means_path
-    >>> Path("demo").mkdir()
-    >>> [means_path(given, lambda text: text == "demo") for given in ("demo", "./demo", "demo/", "other")]
-    [False, True, True, False]
+    A name wins over what lies in the current folder under it, unless that is written as a path, ./demo or
+    demo/; a `Path` is always one.
     """
     if isinstance(given, Path) or os.sep in given:
         return True
@@ -49,14 +40,9 @@ def means_path(given: str | Path, is_name: Callable[[str], bool]) -> bool:
 
 
 def named(registry: dict[str, Any], what: str, name: str) -> Callable[[_Named], _Named]:
-    """A decorator that puts a function under a name in a registry.
+    """A decorator that puts a function, a `what` in the message, under a new name in a registry.
 
     The same function made anew, as where a cell of a notebook runs twice, takes the place of the former.
-
-    Args:
-        registry: functions by name.
-        what: they are, for the message.
-        name: that none has.
     """
 
     def place(made: Any) -> tuple[str | None, ...]:
@@ -74,16 +60,7 @@ def named(registry: dict[str, Any], what: str, name: str) -> Callable[[_Named], 
 def import_modules(names: str) -> None:
     """Import Python modules that register what they add, also in the processes that this one starts.
 
-    Args:
-        names: of modules, separated by commas, that can be found in the current folder or are installed.
-
-    Raises:
-        InputError: there is no such module.
-
-    >>> from nadaraya.names import import_modules
-    >>> import_modules("absent")
-    Traceback (most recent call last):
-    nadaraya.errors.InputError: --import must be a Python module that is here or installed, got 'absent'
+    Their names are separated by commas; an InputError for one that is not in the current folder or installed.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

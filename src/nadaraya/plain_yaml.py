@@ -16,12 +16,7 @@ _OWN_TAG = "tag:yaml.org,2002:"
 
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
-    """The keys and values of a YAML file; an InputError where it is no file of plain YAML with such.
-
-    Args:
-        path: the file.
-        what: what it is read as, for the message.
-    """
+    """The keys and values of a YAML file; an InputError where it is no file of plain YAML with such."""
     with reading(path, what):
         size = path.stat().st_size
         if path.is_dir():
@@ -39,12 +34,8 @@ def read_yaml(path: Path, what: str) -> dict[str, Any]:
 def parse_yaml(text: str, where: str) -> Any:
     """Plain YAML values only: text, numbers, true and false, null, lists and mappings; nothing is run.
 
-    Args:
-        text: the document; an empty one is None.
-        where: what it is called in a message.
-
-    Raises:
-        InputError: it is no YAML, has a tag, a reference or a key twice, or is nested too deep.
+    An empty document is None. An InputError, which calls it `where`, if it is no YAML, has a tag, a reference
+    or a key twice, or is nested too deep.
     """
     try:
         return yaml.load(text, _PlainLoader)  # a SafeLoader that accepts less
@@ -56,11 +47,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def nested(read: dict[str, Any], where: str) -> dict[str, Any]:
-    """A mapping whose keys such as `model.variant` are put into their sections.
-
-    Raises:
-        InputError: it says the same thing in two places.
-    """
+    """A mapping whose keys such as `model.variant` are put into their sections; none may be there twice."""
     mapping = {key: value for key, value in read.items() if "." not in key}
     for key in read.keys() - mapping.keys():
         section: Any = mapping

@@ -41,15 +41,12 @@ class Stored(BaseModel):
 
 
 def read_stored(path: Path, kind: type[Kind], what: str) -> Kind:
-    """The checked content of a file.
+    """The checked content of a file; an InputError where it cannot be read or has another form.
 
     Args:
         path: a .yaml file, read as plain YAML, or one of JSON.
         kind: its schema: a `Stored`, or a type made of them such as `dict[str, Row]`.
         what: what the file is read as, for the message, such as "the manifest of shards".
-
-    Raises:
-        InputError: the file is not there, too large, no YAML or JSON, or has another form.
     """
     if path.suffix in (".yaml", ".yml"):
         return checked(read_yaml(path, what), kind, f"{path} cannot be read as {what}")
@@ -60,17 +57,9 @@ def read_stored(path: Path, kind: type[Kind], what: str) -> Kind:
 
 
 def read_lines(path: Path, kind: type[Kind], what: str) -> Iterator[tuple[str, Kind]]:
-    """Every complete line of a file of JSON lines, as it is and as its checked content.
+    """Every complete line of a file of JSON lines, as it is and as its checked content; see `read_stored`.
 
     A last line that was cut off while being written is left out; nothing comes of a file that is not there.
-
-    Args:
-        path: the file.
-        kind: the schema of a line.
-        what: what the file is read as.
-
-    Raises:
-        InputError: the file cannot be read, or a line has another form.
     """
     if not path.is_file():
         return
@@ -81,15 +70,9 @@ def read_lines(path: Path, kind: type[Kind], what: str) -> Iterator[tuple[str, K
 
 
 def checked(content: Any, kind: type[Kind], refusal: str) -> Kind:
-    """Content with the form that a schema says.
+    """Content, JSON as bytes or plain values, with the form that a schema says.
 
-    Args:
-        content: JSON as bytes, or plain values.
-        kind: see `read_stored`.
-        refusal: how the message of the error begins.
-
-    Raises:
-        InputError: the content has another form.
+    Of another form it is refused by an InputError that begins with `refusal`.
     """
     try:
         # By way of JSON: a list is then a tuple where the schema has one.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from shown import ROOT
 
+from nadaraya.cli.results import Result, render
 from nadaraya.cli.tables import FigureTable
 
 from .conftest import TINY, Command
@@ -63,6 +64,15 @@ def test_verbs_print_no_tables_but_these() -> None:
         if re.search(r"\bTable\(", path.read_text(encoding="utf-8")) and path.name != "tables.py"
     ]
     assert own == ["lags.py"]  # a histogram: two numbers and a bar
+
+
+def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    table = FigureTable(["name"], ["n"])
+    table.add_row("[b] :cat:", "1")
+    render(Result(None, ["[b] :cat:\t1\f2", table]), as_json=False)
+    line, shown = capsys.readouterr().out.split("\n", 1)
+    assert line == "[b] :cat:\t1\f2"
+    assert "[b] :cat:" in shown
 
 
 @pytest.mark.parametrize(

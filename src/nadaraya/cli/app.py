@@ -81,7 +81,7 @@ _DRAWN = {
     "implied": "the kernels by lag",
     "lags": "the histogram",
 }
-_PRINTING = {"demo", "train", "study", "search", "reproduce"}  # what they do, as it goes
+_PRINTING = {"demo", "train"}  # what they do, as it goes
 _PANELS: dict[str, list[Callable[..., Any]]] = {
     "Start": [demo, train, generate, evaluate, compare, report, check, list_names],
     "Look": [banks, heads, implied, lags, maps],

@@ -1,13 +1,12 @@
 """`nadaraya data`: fetch corpora into the cache folder, show what is there, make and check token shards."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import JsonOption, QuietOption, whole_numbers
+from nadaraya.cli.options import QuietOption, whole_numbers
 from nadaraya.cli.results import Result, command
 from nadaraya.cli.tables import FigureTable
 from nadaraya.errors import InputError
@@ -128,21 +127,17 @@ def tokenize(
     return Result({"shards": str(out), "sha256": train.sha256, **counts}, lines)
 
 
-@data_app.command("check")
-def check(
-    folder: Annotated[Path, typer.Argument(help="Folder of token shards.")],
-    as_json: JsonOption = False,
-) -> None:
+@command(data_app, "check")
+def check(folder: Annotated[Path, typer.Argument(help="Folder of token shards.")]) -> Result:
     """Check every file of token shards against its digest; exits with status 2 if one is damaged."""
     from nadaraya.data import check_shards
 
     found = check_shards(folder)
-    if as_json:
-        typer.echo(json.dumps({"shards": str(folder), "damaged": found}))
-    if found:
-        listed = ", ".join(f"{name} ({problem})" for name, problem in found.items())
-        raise InputError(
-            f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes files anew"
-        )
-    if not as_json:
-        typer.echo(f"{folder}: every file is intact")
+    document = {"shards": str(folder), "damaged": found}
+    if not found:
+        return Result(document, [f"{folder}: every file is intact"])
+    listed = ", ".join(f"{name} ({problem})" for name, problem in found.items())
+    refusal = InputError(
+        f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes files anew"
+    )
+    return Result(document, [], notes=[f"error: {refusal}"], status=2)

@@ -20,6 +20,7 @@ from nadaraya.cli.results import Result
 from nadaraya.cli.tasks import Chosen, names, opened, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
+from nadaraya.names import HUB
 
 # Arguments of `length_losses`: what each is called in JSON, and its column.
 _CONTROLS = {
@@ -153,13 +154,16 @@ def evaluate(
     ):
         if value is not None and excluding:
             raise must_be(option, f"left out where {excluding[0]} is given", value)
-    chosen = Chosen(weights, device, precision)
+    from nadaraya.training import Run  # takes seconds, which a wrong option need not wait for
+
+    own = Run(run) if is_run(run) and not run.startswith(HUB) else None
+    chosen = Chosen(weights if own is None else weights or own.weights, device, precision)
     if core is not None:
         found = run_core(run, chosen, core, names(tasks), limit, batch_size or 16)
     elif lm_eval is not None:
         options = {"batch_size": batch_size or 16, "shots": shots, "folder": task_folder}
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
-    elif images is not None or (text is None and _is_image_run(run)):
+    elif images is not None or (own and text is None and own.recipe.task == "image"):
         of_text = {"--lengths": lengths, "--context": context, "--recall": recall, "--part": part}
         for option, value in of_text.items():
             if value is not None:
@@ -176,25 +180,8 @@ def evaluate(
         found = _recall(run, text_source(run, text, "--text", part), numbers, chosen)
     else:
         found = _text(run, text, part, context, chosen)
-    return Result({"run": run, **_weights(run, weights), **found.document}, found.shown)
-
-
-def _is_image_run(run: str) -> bool:
-    from nadaraya.training import ImageRecipe, Run
-
-    return is_run(run) and isinstance(Run(run).recipe, ImageRecipe)
-
-
-def _weights(run: str, weights: str | None) -> dict[str, str]:
-    """Name of the weights of a run that were used; a model that is no run has one set of them."""
-    from nadaraya.training import Run
-
-    return {"weights": weights or Run(run).weights} if is_run(run) else {}
-
-
-def _lines(run: str, chosen: Chosen, line: str) -> list[str]:
-    """A line of metrics and the weights that they are of."""
-    return [line + "".join(f" ({name} weights)" for name in _weights(run, chosen.weights).values())]
+    used = {"weights": chosen.weights} if own else {}  # a model that is no run has one set of them
+    return Result({"run": run, **used, **found.document}, found.shown)
 
 
 def _at_lengths(
@@ -252,9 +239,9 @@ def _text(run: str, text: str | None, part: str | None, context: int | None, cho
     _check_finite(result.cross_entropy, name, run)
     line = (
         f"{name}: {result.cross_entropy:.4f} nats/token over {result.tokens:,} tokens, "
-        f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes"
+        f"{result.bits_per_byte:.4f} bits/byte over {result.bytes:,} bytes{chosen.named}"
     )
-    return Result({"text": name, **asdict(result)}, _lines(run, chosen, line))
+    return Result({"text": name, **asdict(result)}, [line])
 
 
 def _images(folder: str, source: str | None, chosen: Chosen) -> Result:
@@ -271,9 +258,9 @@ def _images(folder: str, source: str | None, chosen: Chosen) -> Result:
     _check_finite(result.loss, images.name, folder)
     line = (
         f"{images.name}: top-1 {result.top1:.2%}, top-5 {result.top5:.2%}, {result.loss:.4f} nats/image over "
-        f"{result.images:,} validation images"
+        f"{result.images:,} validation images{chosen.named}"
     )
-    return Result({"images_of": images.name, **asdict(result)}, _lines(folder, chosen, line))
+    return Result({"images_of": images.name, **asdict(result)}, [line])
 
 
 def _check_finite(loss: float, name: str, run: str) -> None:

@@ -96,11 +96,7 @@ def chosen_device(given: str) -> str:
 
 @contextmanager
 def computing(model: Any, device: str, precision: str) -> Iterator[None]:
-    """Move a model where --device says, and compute in the --precision, while it is used.
-
-    with computing(model, device, precision):
-        result = evaluate_string(model, …)
-    """
+    """Move a model where --device says, and compute in the --precision, while it is used."""
     import torch
 
     if precision not in ("float32", "bfloat16"):
@@ -196,11 +192,7 @@ def chosen_seeds(text: str) -> list[int]:
     return numbers
 
 
-def end_of_queue(ended: "Ended") -> None:
-    """Name the runs that failed, and end with the status that this or a signal means."""
-    for name, how in ended.failed.items():
-        typer.echo(f"error: {name} failed with {how}", err=True)
-    if isinstance(ended.stopped, int):
-        raise typer.Exit(128 + ended.stopped)
-    if ended.failed:
-        raise typer.Exit(1)
+def end_of_queue(ended: "Ended") -> tuple[list[str], int]:
+    """Lines on the runs that failed, and the exit status that this or a signal means."""
+    lines = [f"error: {name} failed with {how}" for name, how in ended.failed.items()]
+    return lines, 128 + ended.stopped if isinstance(ended.stopped, int) else int(bool(lines))

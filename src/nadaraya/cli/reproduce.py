@@ -8,13 +8,12 @@ import typer
 
 from nadaraya.cli.options import (
     HoursOption,
-    JsonOption,
     SeedsOption,
     WorkersOption,
     check_positive,
     chosen_seeds,
 )
-from nadaraya.cli.results import Result, render
+from nadaraya.cli.results import Result
 from nadaraya.cli.study import (
     DryRunOption,
     OverridesArgument,
@@ -56,8 +55,7 @@ def reproduce(
         ),
     ] = None,
     summarise: SummariseOption = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """Reproduce a figure of the papers and compare it with the paper's claims.
 
     Trains the runs of the figure and draws it. Figures share runs: one folder serves several. The same
@@ -72,8 +70,7 @@ def reproduce(
 
     check_positive(hours=hours)
     if name is None:
-        _print_figures(as_json)
-        return
+        return _figures()
     figure, numbers = load_figure(name), chosen_seeds(seeds)
     experiment = load_experiment(figure.study, scale)
     plan = experiment.study.with_seeds(numbers)
@@ -81,13 +78,13 @@ def reproduce(
     chosen: dict[str, Any] = {"changes": overrides or [], "only": figure.trained, "seeds": numbers}
     if dry_run:
         found = costs(experiment, folder, speeds=_speeds(speed), **chosen)
-        _print_costs(found, experiment.vocabulary, as_json)
-        return
-    session = None
+        return _costs(found, experiment.vocabulary)
+    notes, status = list[str](), 0
     if summarise:
         write_summary(plan, folder)
     else:
         session = run_study(plan, folder, workers=workers, **queue_options(hours), **chosen)
+        notes, status = end_of_session(session)
     checked = write_comparison(figure.study, plan, folder).get(figure.name, [])
     pairs = list(zip(figure.claims, checked, strict=False))
     answers = [
@@ -96,9 +93,7 @@ def reproduce(
     ]
     lines = [": ".join(filter(None, (answer.agrees, claim.says, answer.ours))) for claim, answer in pairs]
     lines.append(f"comparison: {folder / 'comparison.md'}")
-    render(Result({"figure": figure.name, "claims": answers}, lines), as_json)
-    if session:
-        end_of_session(session)
+    return Result({"figure": figure.name, "claims": answers}, lines, notes=notes, status=status)
 
 
 def _speeds(given: list[str] | None) -> dict[str, float]:
@@ -115,7 +110,7 @@ def _speeds(given: list[str] | None) -> dict[str, float]:
     return speeds
 
 
-def _print_figures(as_json: bool) -> None:
+def _figures() -> Result:
     from nadaraya.reproduce import figure_names, load_figure
 
     figures = [load_figure(name) for name in figure_names()]
@@ -123,10 +118,10 @@ def _print_figures(as_json: bool) -> None:
     for figure in figures:
         lines.append(f"{figure.name}: {figure.document}, {figure.figure}\n  {figure.shows}.")
         lines += [f"  - {claim.says}" for claim in figure.claims]
-    render(Result([figure.model_dump(mode="json") for figure in figures], lines), as_json)
+    return Result([figure.model_dump(mode="json") for figure in figures], lines)
 
 
-def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
+def _costs(found: "list[Cost]", vocabulary: int) -> Result:
     devices = list(found[0].hours)
     rows: list[dict[str, Any]] = [
         {
@@ -158,4 +153,4 @@ def _print_costs(found: "list[Cost]", vocabulary: int, as_json: bool) -> None:
         "linear maps and attention. Memory is the least that one run takes."
     )
     document = {"cells": rows, "flops": flops, "hours": total, "assumed": {"vocabulary": vocabulary}}
-    render(Result(document, [table, note]), as_json)
+    return Result(document, [table, note])

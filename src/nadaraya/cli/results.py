@@ -26,12 +26,14 @@ class Result(NamedTuple):
         shown: lines and tables, what is printed without it.
         draw: makes the figure of --plot, for verbs that have one.
         status: the exit status once all is printed; default 0.
+        notes: lines on standard error once all is printed; default none.
     """
 
     document: Any
     shown: Iterable[Any]
     draw: "Callable[[], Figure] | None" = None
     status: int = 0
+    notes: Iterable[str] = ()
 
 
 Verb = Callable[..., Result]
@@ -94,12 +96,17 @@ def render(result: Result, as_json: bool, plot: Path | None = None) -> None:
         write_figure(result.draw(), plot)
     if as_json:
         typer.echo(json.dumps(result.document, indent=1))
-        return
-    console = wide_console()
-    for each in result.shown:
-        console.print(each, soft_wrap=isinstance(each, str))
-    if plot is not None:
-        console.print(f"plot: {plot}", soft_wrap=True)
+    else:
+        console = wide_console()
+        for each in result.shown:
+            if isinstance(each, str):
+                print(each)  # as it is; a console changes tabs and names of emoji
+            else:
+                console.print(each)
+        if plot is not None:
+            print(f"plot: {plot}")
+    for line in result.notes:
+        typer.echo(line, err=True)
 
 
 def _check_plot(path: Path, force: bool) -> None:

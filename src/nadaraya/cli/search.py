@@ -1,5 +1,6 @@
 """`nadaraya search`: which kernel of the lag a recipe trains best with, by steps from simple ones."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,13 +9,12 @@ import typer
 from nadaraya.cli.options import (
     NAMES_WIN,
     HoursOption,
-    JsonOption,
     SpeedOption,
     WorkersOption,
     check_positive,
     end_of_queue,
 )
-from nadaraya.cli.results import Result, render
+from nadaraya.cli.results import Result
 from nadaraya.cli.study import DryRunOption, OverridesArgument, SummariseOption, queue_options
 
 
@@ -42,8 +42,7 @@ def search(
     dry_run: DryRunOption = False,
     speed: SpeedOption = None,
     summarise: SummariseOption = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """Search for the kernel of the lag with the lowest validation loss.
 
     Trains every candidate expression under one recipe. The same command resumes the search and skips
@@ -60,7 +59,7 @@ def search(
     )
 
     check_positive(hours=hours, speed=speed)
-    folder, session = out or Path("searches") / Path(recipe).stem, None
+    folder, notes, status = out or Path("searches") / Path(recipe).stem, list[str](), 0
     if summarise:
         progress = summarise_search(folder)
     else:
@@ -75,14 +74,9 @@ def search(
                 f"and {each:.3f} h each with `{plan.bases[0]}`, {most * each / workers:.1f} h with {workers} "
                 "at a time, and validation"
             )
-            render(Result(cost, [line]), as_json)
-            return
+            return Result(cost, [line])
         session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
-        progress = session.progress
-    if as_json:
-        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
-    else:
-        typer.echo(verdict(progress))
-        typer.echo(f"summary: {folder / 'summary.md'}")
-    if session:
-        end_of_queue(session.ended)
+        progress, (notes, status) = session.progress, end_of_queue(session.ended)
+    document = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    lines = [verdict(progress), f"summary: {folder / 'summary.md'}"]
+    return Result(document, lines, notes=notes, status=status)

@@ -7,7 +7,6 @@ import typer
 
 from nadaraya.cli.options import (
     HoursOption,
-    JsonOption,
     SeedsOption,
     SpeedOption,
     WorkersOption,
@@ -15,7 +14,7 @@ from nadaraya.cli.options import (
     chosen_seeds,
     end_of_queue,
 )
-from nadaraya.cli.results import Result, render
+from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def study(
     probe: Annotated[
         bool, typer.Option("--probe", help="Only measure the probes that finished runs lack.")
     ] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """Compare variants at several sizes and equal compute.
 
     Reports the compute that each variant needs for equal loss. Runs wait in a queue, cheapest first; the same
@@ -83,20 +81,17 @@ def study(
             }
             for cell, left in plan
         ]
-        _print_plan(rows, workers, as_json)
-        return
-    session = None
+        return _plan(rows, workers)
+    notes, status = list[str](), 0
     if summarise:
         summary = write_summary(checked.with_seeds(numbers), folder)
     else:
         session = run_study(
             checked, folder, workers=workers, train=not probe, **queue_options(hours), **chosen
         )
-        summary = session.summary
+        summary, (notes, status) = session.summary, end_of_session(session)
     lines = [*map(summary.verdict, summary.comparisons), f"summary: {folder / 'summary.md'}"]
-    render(Result(summary.plain(), lines), as_json)
-    if session:
-        end_of_session(session)
+    return Result(summary.plain(), lines, notes=notes, status=status)
 
 
 def queue_options(hours: float | None) -> dict[str, Any]:
@@ -105,21 +100,21 @@ def queue_options(hours: float | None) -> dict[str, Any]:
     return {"seconds": seconds, "say": lambda line: typer.echo(line, err=True)}
 
 
-def end_of_session(session: "Session") -> None:
-    """Say what is left and what went wrong, and end with the status that this means."""
-    for warning in session.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+def end_of_session(session: "Session") -> tuple[list[str], int]:
+    """Lines on what is left and what went wrong, and the exit status that this means."""
+    lines = [f"warning: {warning}" for warning in session.warnings]
     if session.left:
         time = "" if session.hours is None else f", about {session.hours:.1f} h"
-        typer.echo(f"{_runs_left(session.left)}{time}: the same command goes on", err=True)
-    end_of_queue(session.ended)
+        lines.append(f"{_runs_left(session.left)}{time}: the same command goes on")
+    failed, status = end_of_queue(session.ended)
+    return [*lines, *failed], status
 
 
 def _runs_left(number: int) -> str:
     return "1 run is left" if number == 1 else f"{number} runs are left"
 
 
-def _print_plan(rows: list[dict[str, Any]], workers: int, as_json: bool) -> None:
+def _plan(rows: list[dict[str, Any]], workers: int) -> Result:
     total = sum(row["hours"] for row in rows) / workers
     table = FigureTable(["size", "variant"], ["parameters", "steps", "FLOP/run", "runs", "hours"])
     for row in rows:
@@ -129,4 +124,4 @@ def _print_plan(rows: list[dict[str, Any]], workers: int, as_json: bool) -> None
         )  # fmt: skip
     runs = sum(row["runs_left"] for row in rows)
     line = f"{_runs_left(runs)}: {total:.2f} h with {workers} at a time, and validation"
-    render(Result({"cells": rows, "hours": total}, [table, line]), as_json)
+    return Result({"cells": rows, "hours": total}, [table, line])

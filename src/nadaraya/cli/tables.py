@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def wide_console() -> "Console":
-    """A console for tables, without markup; in a file or another program COLUMNS wide, or 120."""
+    """A console for tables, which shows text as it is; in a file or another program COLUMNS wide, or 120."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120
     return console

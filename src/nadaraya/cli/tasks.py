@@ -21,6 +21,11 @@ class Chosen(NamedTuple):
     device: str
     precision: str
 
+    @property
+    def named(self) -> str:
+        """The weights as they stand behind a line of metrics."""
+        return f" ({self.weights} weights)" if self.weights else ""
+
 
 @contextmanager
 def opened(source: str, chosen: Chosen) -> "Iterator[CausalModel]":

@@ -40,11 +40,7 @@ def is_run(path: str) -> bool:
 
 
 def text_source(run: str, text: str | None, instead: str, part: str | None = None) -> Source:
-    """The text of --text, or a part of a run's own.
-
-    Raises:
-        InputError: there is none: the message ends with what can be given `instead`.
-    """
+    """The text of --text, or a part of a run's own; without one an error says what to give `instead`."""
     from nadaraya.data import load_corpus
     from nadaraya.training import Run
     from nadaraya.training.run import Part

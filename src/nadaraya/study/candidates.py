@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import groupby
 from operator import add, mul
 from statistics import mean, stdev
 
@@ -55,20 +56,9 @@ def neighbours(expression: KernelExpression, bases: Sequence[KernelExpression]) 
     """Expressions one step away from one, by moves like those of Duvenaud et al. (2013).
 
     A base is added to it or multiplied with it, or with one of its terms, or takes the place of a kernel;
-    or a term gets twice as many copies. Inside parentheses and exponentials likewise.
-
-    Args:
-        expression: the expression.
-        bases: what is added, multiplied and put in place.
-
-    Returns:
-        Different expressions of at most 64 kernels, without the one given.
-
-    >>> from nadaraya.kernels.expressions import parse_expression
-    >>> from nadaraya.study.candidates import neighbours
-    >>> found = neighbours(parse_expression("rq"), [parse_expression("rq"), parse_expression("periodic")])
-    >>> [str(each) for each in found]
-    ['2*rq', 'rq*rq', 'periodic + rq', 'periodic*rq', 'periodic']
+    or a term gets twice as many copies. Inside parentheses and exponentials likewise. They are different
+    ones of at most 64 kernels; with the bases rq and periodic those of rq are 2*rq, rq*rq, periodic + rq,
+    periodic*rq and periodic.
     """
     found = dict.fromkeys(_steps(expression, bases))
     found.pop(expression, None)
@@ -150,11 +140,8 @@ class Progress:
     @property
     def path(self) -> list[Candidate]:
         """The best of those that each round kept."""
-        rounds: dict[int, list[Candidate]] = {}
-        for each in self.candidates:
-            if each.kept:
-                rounds.setdefault(each.round, []).append(each)
-        return [min(kept, key=_loss) for kept in rounds.values()]
+        kept = (each for each in self.candidates if each.kept)
+        return [min(each, key=_loss) for _, each in groupby(kept, key=lambda one: one.round)]
 
     @property
     def best(self) -> Candidate | None:
@@ -170,16 +157,6 @@ def search_progress(plan: SearchPlan, loss: Loss) -> Progress:
     it is better than its best parent by more than the standard error of the mean difference over these other
     seeds, and is among the best of such; where there is none, the search ends. Of the bases the best on the
     first seed are kept, but for those that diverge with another one.
-
-    Args:
-        plan: bases, rounds, beam, seeds.
-        loss: the loss of an expression with a seed, None while it is not known.
-
-    >>> from nadaraya.study.candidates import search_progress
-    >>> from nadaraya.study.search import SearchPlan
-    >>> plan = SearchPlan(("rq", "gaussian"), rounds=1)
-    >>> search_progress(plan, lambda expression, seed: 3.0 - 0.1 * len(expression)).best.expression
-    'gaussian + rq'
     """
     progress = Progress()
     for candidates, seeds in _rounds(plan, progress):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,9 +13,8 @@ from nadaraya.names import built_in_recipes
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.study.probes import probe_names
 from nadaraya.training import Recipe, load_recipe
-from nadaraya.training.schema import NonNegativeInt, Positive, Section, Settings
+from nadaraya.training.schema import NonNegativeInt, Positive, Section, Settings, dotted_items
 
-_SECTIONS = ("model", "data", "training")
 _NAME = re.compile(r"\w[\w.+-]{0,59}")
 # What the study itself sets in every run.
 _OWN = ("task", "name", "seed", "training.learning_rate")
@@ -90,7 +89,7 @@ class Study(Section):
                 if not _NAME.fullmatch(name):
                     accepted = "named in up to 60 letters, digits and . _ + - (they name folders)"
                     raise must_be(f"study key {what}", accepted, name)
-                for key, _ in flat(keys):
+                for key, _ in dotted_items(keys):
                     if key in own:
                         raise must_be(f"study key {what}.{name}", "without what the study sets itself", key)
         _check_names("baseline", [self.baseline], self.variants)
@@ -135,7 +134,7 @@ class Study(Section):
         check_changes(changes, _OWN, "study")
         keys: dict[str, Any] = {"name": f"{size}-{variant}", "seed": self.seeds[0]}
         keys |= {"training.learning_rate": self.learning_rates[0], **(more or {})}
-        parts = [*flat(self.sizes[size]), *flat(self.variants[variant]), *keys.items()]
+        parts = [*dotted_items(self.sizes[size]), *dotted_items(self.variants[variant]), *keys.items()]
         overrides = [*changes, *(f"{key}={json.dumps(value)}" for key, value in parts)]
         path = Path(self.source).parent / self.recipe
         named = self.recipe in built_in_recipes() or not (path.suffix or path.exists())
@@ -187,7 +186,7 @@ class Study(Section):
     def horizons(self) -> bool:
         """True where the sizes are one model and text at several numbers of updates, which variants share."""
         kept = [
-            {key: value for key, value in flat(keys) if key not in _OF_HORIZONS}
+            {key: value for key, value in dotted_items(keys) if key not in _OF_HORIZONS}
             for keys in self.sizes.values()
         ]
         return self.match == "tokens" and all(keys == kept[0] for keys in kept)
@@ -226,12 +225,3 @@ def check_changes(changes: Sequence[str], own: Sequence[str], what: str) -> None
     for change in changes:
         if change.partition("=")[0].strip() in own:
             raise must_be("KEY=VALUE", f"without what the {what} sets itself", change)
-
-
-def flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; sections of a recipe are taken apart, so that they keep their other keys."""
-    for key, value in keys.items():
-        if key in _SECTIONS and isinstance(value, dict):
-            yield from ((f"{key}.{inner}", item) for inner, item in value.items())
-        else:
-            yield key, value

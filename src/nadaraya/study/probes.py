@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nadaraya.training import Run
 
 _Probe = Callable[["Run"], dict[str, Any]]
+_PROBES = dict[str, _Probe]()
 LARGEST = 80_000  # characters of JSON that a probe may leave for a run
 _LAGS = 256  # the longest lag that is kept
 _WINDOWS = 16  # of the validation text, on which heads are scored
@@ -118,6 +119,7 @@ def _table(rows: list[list[float | None]]) -> np.ndarray:
     return np.array([[-np.inf if value is None else value for value in row] for row in rows])
 
 
+@register("banks")
 def _banks(run: "Run") -> dict[str, Any]:
     """Logits that every lag kernel adds, before and after training: one row per head."""
     from nadaraya.interpret import bank_shapes
@@ -138,6 +140,7 @@ def _banks(run: "Run") -> dict[str, Any]:
     return {"layers": layers}
 
 
+@register("bumps")
 def _bumps(run: "Run") -> dict[str, Any]:
     """Bumps of the banks beside those of their start, and how many stand where lines of the corpus end.
 
@@ -148,6 +151,7 @@ def _bumps(run: "Run") -> dict[str, Any]:
     return bump_figures(run) if run.lag_kernels() else {}
 
 
+@register("newlines")
 def _newlines(run: "Run") -> dict[str, Any]:
     """Distances between newlines in the corpus and in the text that the model has generated."""
     from nadaraya.evaluation import sample_text
@@ -166,6 +170,7 @@ def _newlines(run: "Run") -> dict[str, Any]:
     return found
 
 
+@register("heads")
 def _heads(run: "Run") -> dict[str, Any]:
     """The scores of every head, and the rank correlation of those of its bank with the loss without it."""
     from nadaraya.interpret.heads import head_report
@@ -181,6 +186,7 @@ def _heads(run: "Run") -> dict[str, Any]:
     }  # fmt: skip
 
 
+@register("lengths")
 def _lengths(run: "Run") -> dict[str, Any]:
     """The loss of the same tokens at lengths beyond the context of training, alone and with controls."""
     from nadaraya.attention.rotary import RotaryEmbedding
@@ -211,6 +217,7 @@ def _lengths(run: "Run") -> dict[str, Any]:
     }  # fmt: skip
 
 
+@register("recall")
 def _recall(run: "Run") -> dict[str, Any]:
     """Shares of random tokens that are given again, by distance."""
     from nadaraya.evaluation import recall_by_distance
@@ -224,6 +231,7 @@ def _recall(run: "Run") -> dict[str, Any]:
     return {"distances": [asdict(each) for each in found]}
 
 
+@register("parts")
 def _parts(run: "Run") -> dict[str, Any]:
     """The loss of training, validation and, if there is one, test text, on as many windows of each."""
     from nadaraya.data.tokenizer import encode_text
@@ -244,6 +252,7 @@ def _parts(run: "Run") -> dict[str, Any]:
     return found
 
 
+@register("implied")
 def _implied(run: "Run") -> dict[str, Any]:
     """The kernel of the lag that every layer implies, and how well banks with and without periods fit it."""
     from nadaraya.interpret.implied import fitted_kernels, implied_summary
@@ -255,15 +264,3 @@ def _implied(run: "Run") -> dict[str, Any]:
             head["curve"] = [None if value is None else round(value, 3) for value in head["curve"][:_LAGS]]
             head["fits"] = {name: fit["r2"] for name, fit in head["fits"].items()}
     return found
-
-
-_PROBES: dict[str, _Probe] = {
-    "banks": _banks,
-    "bumps": _bumps,
-    "newlines": _newlines,
-    "heads": _heads,
-    "lengths": _lengths,
-    "recall": _recall,
-    "parts": _parts,
-    "implied": _implied,
-}

@@ -34,11 +34,6 @@ class Job:
             from there when it is started again.
         log: file that its output is appended to; its folder is made when absent.
         cost: of what is waiting, the cheapest starts first; default 0.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study.queue import Job
-    >>> Job("rope", ["nadaraya", "train", "demo"], Path("rope.log"), cost=2.0).cost
-    2.0
     """
 
     name: str
@@ -55,10 +50,6 @@ class Ended:
         finished: names of the jobs that ended well, in that order.
         failed: what the others ended with, by name.
         stopped: None where all was done, "limit" at the time limit, or the number of the signal that came.
-
-    >>> from nadaraya.study.queue import Ended
-    >>> Ended().stopped is None
-    True
     """
 
     finished: list[str] = field(default_factory=list)
@@ -91,11 +82,6 @@ def run_queue(
 
     Returns:
         What finished, what failed, and why it stopped.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.study.queue import Job, run_queue
-    >>> run_queue(lambda: [Job("true", ["true"], Path("true.log"))]).finished
-    ['true']
     """
     if workers < 1:
         raise must_be("workers", "a positive integer", workers)
@@ -106,8 +92,8 @@ def run_queue(
         try:
             ask = True
             while True:
-                if ended.stopped is None and (stop.requested or time.monotonic() >= deadline):
-                    ended.stopped = stop.signal if stop.requested else "limit"
+                if ended.stopped is None and (stop.signal or time.monotonic() >= deadline):
+                    ended.stopped = stop.signal or "limit"
                     _signal(running, signal.SIGTERM)
                 if ended.stopped is None and ask and len(running) < workers:
                     waiting = [job for job in pending() if job.name not in started]

@@ -44,12 +44,6 @@ class Session:
         hours: that they take at the speed of those that are finished; None while there are none.
         warnings: one line each, such as a best learning rate at an end of the list.
         summary: of all that is finished.
-
-    >>> from nadaraya.study.queue import Ended
-    >>> from nadaraya.study.runs import Session
-    >>> from nadaraya.study.summary import Summary
-    >>> Session(Ended(), 0, None, [], Summary("rope", "training FLOPs", {}, {}, {})).left
-    0
     """
 
     ended: Ended

@@ -57,10 +57,6 @@ class Summary:
         comparisons: of every other variant with the baseline, at the sizes that both have.
         exponents: α of the law of each variant that has two sizes.
         gaps: of every other variant, where the sizes are horizons; default none.
-
-    >>> from nadaraya.study.summary import Summary
-    >>> Summary("rope", "training FLOPs", {}, {}, {}).plain()["verdicts"]
-    {}
     """
 
     baseline: str

@@ -33,12 +33,7 @@ def _area(pair: tuple[float, float]) -> tuple[float, float]:
 
 
 class ImageModelRecipe(Section):
-    """The model.
-
-    >>> from nadaraya.training.image_recipe import ImageModelRecipe
-    >>> ImageModelRecipe(name="vlt_tiny_patch16_224").variant
-    'vlt_tiny_patch16_224'
-    """
+    """The model."""
 
     prefix: ClassVar[str] = "model."
     name: str = "gka_tiny_patch16_224"
@@ -57,12 +52,7 @@ class ImageModelRecipe(Section):
 
 
 class ImageDataRecipe(Section):
-    """The images and what is done to them; `nadaraya.data.images` explains sources and augmentations.
-
-    >>> from nadaraya.training.image_recipe import ImageDataRecipe
-    >>> ImageDataRecipe(source="torchvision:CIFAR10").repeats
-    3
-    """
+    """The images and what is done to them; `nadaraya.data.images` explains sources and augmentations."""
 
     prefix: ClassVar[str] = "data."
     source: str | None = None

@@ -73,11 +73,7 @@ class _Configuration(Stored):
 def read_lag_kernels(path: Path, configuration: Path) -> list[tuple[int, Kernel]]:
     """Layer index and kernel of every layer whose position is a kernel of the lag.
 
-    They are read without the model, which takes seconds to build.
-
-    Args:
-        path: the weights of the model, or of its kernels alone.
-        configuration: the config.json of the model.
+    They are read from weights and config.json, without the model, which takes seconds to build.
     """
     config = read_stored(configuration, _Configuration, "the configuration of a model")
     heads = config.num_attention_heads

@@ -36,26 +36,10 @@ class LengthTable(Stored):
 
 
 def write_length_file(folder: Path, rows: Sequence[Mapping[str, Any]], context: int, window: int) -> Path:
-    """Write lengths.json, which `nadaraya report` shows, into a run folder.
+    """Write lengths.json, which `nadaraya report` shows, into a run folder; one that is there is replaced.
 
-    Args:
-        folder: of the run.
-        rows: of each length in tokens, {"length": …, "full": …, "window": …}: losses in nats/token of full
-            attention and of a sliding window; either may be left out.
-        context: tokens of a window in training.
-        window: tokens that the sliding window lets a query see.
-
-    Returns:
-        The path of the file; one that is there is replaced.
-
-    Raises:
-        InputError: a number is not what it must be.
-        WriteFailed: the disk is full or refuses; the file is then as it was.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.training.lengths import write_length_file
-    >>> write_length_file(Path(), [{"length": 512, "full": 1.9, "window": 1.8}], 256, 256).name
-    'lengths.json'
+    Rows are {"length": 512, "full": 1.9, "window": 1.8}: losses in nats/token of full attention and of a
+    sliding window, in any order; either loss may be left out. Returns the path of the file.
     """
     ordered = sorted((dict(row) for row in rows), key=lambda row: row.get("length", 0))
     given = {"context": context, "window": window, "rows": ordered}

@@ -329,12 +329,8 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
 
 
 def _checkpoint_activations(model: nn.Module) -> None:
-    """Let the blocks of a model of transformers or timm compute their activations again when asked for."""
-    for name in (
-        "activation_checkpointing_enable",
-        "gradient_checkpointing_enable",
-        "set_grad_checkpointing",
-    ):
+    """Let the blocks of a model compute their activations again, as transformers or timm name that."""
+    for name in ("gradient_checkpointing_enable", "set_grad_checkpointing"):
         if hasattr(model, name):
             getattr(model, name)()
             return

@@ -25,12 +25,7 @@ _T = TypeVar("_T")
 
 
 def is_main_process() -> bool:
-    """Return whether this process is the one of its run that writes and speaks, as without a launcher.
-
-    >>> from nadaraya.training.processes import is_main_process
-    >>> is_main_process()
-    True
-    """
+    """Return whether this process is the one of its run that writes and speaks, as without a launcher."""
     return int(os.environ.get("RANK", 0)) == 0
 
 

@@ -25,7 +25,7 @@ class TrainingProgress:
     """A live line on a terminal, plain lines elsewhere, nothing when not `shown`: all on standard error."""
 
     def __init__(self, shown: bool) -> None:
-        self._console = _ErrorConsole(stderr=True, quiet=not shown)
+        self._console = _ErrorConsole(stderr=True, quiet=not shown, emoji=False)
         self._live: Progress | None = None
 
     def waiting(self, message: str) -> AbstractContextManager[object]:
@@ -84,11 +84,6 @@ class StopRequest:
 
     signal: int | None = None
 
-    @property
-    def requested(self) -> bool:
-        """True once a signal came."""
-        return self.signal is not None
-
     @contextmanager
     def listening(self, twice: type[BaseException] | None = None) -> Iterator[Self]:
         """Take the signals over, in the main thread; Python allows handlers nowhere else.
@@ -116,7 +111,7 @@ class StopRequest:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._twice is None:
             self._give_back()
-        elif self.requested:
+        elif self.signal is not None:
             raise self._twice(number)
         self.signal = number
 

@@ -39,54 +39,33 @@ _FIGURES = {
 
 
 def model_card(run: "Run", weights: str | None = None) -> str:
-    """A model card in Markdown: what the model is, how it was trained, its figures, how it is loaded.
-
-    Args:
-        run: a finished run.
-        weights: as for `Run.load_model`, default None: `Run.weights`.
-
-    Raises:
-        InputError: the run is not finished.
-
-    >>> from nadaraya.training import load_recipe, train
-    >>> from nadaraya.training.publishing import model_card
-    >>> overrides = ["training.steps=2", "training.warmup_steps=0", "model.hidden_size=8", "data.limit=9000"]
-    >>> run = train(load_recipe("demo", [*overrides, "training.batch_size=1"]), "runs/card", progress=False)
-    >>> model_card(run).splitlines()[1]
-    'library_name: transformers'
-    """
+    """A model card in Markdown: what the model is, how it was trained, its figures, how it is loaded."""
     if run.final is None:
         raise InputError(f"{run.path} is not finished: only finished runs have a model card")
     image = isinstance(run.recipe, ImageRecipe)
     last = (weights or run.weights) != "best"  # losses are those of the last update
     known = {key for key in run.final if last or key in ("parameters", "kernel_parameters")}
-    rows = [f"| {what} | {run.final[key]:,} |" for key, what in _FIGURES.items() if key in known]
-    return "\n".join(
-        [
-            "---",
-            f"library_name: {'timm' if image else 'transformers'}",
-            f"pipeline_tag: {'image-classification' if image else 'text-generation'}",
-            "tags: [nadaraya, kernel-attention]",
-            "---",
-            f"# {run.name}",
-            "",
-            f"{run.recipe.label}, trained by nadaraya for {run.steps:,} updates; "
-            f"the {weights or run.weights} weights.",
-            "",
-            "| | |",
-            "|---|---|",
-            *rows,
-            "",
-            "```python",
-            _USAGE["image" if image else "text"] + "```",
-            "",
-            "## Recipe",
-            "",
-            "```yaml",
-            run.recipe.to_yaml() + "```",
-            "",
-        ]
-    )
+    rows = "".join(f"| {what} | {run.final[key]:,} |\n" for key, what in _FIGURES.items() if key in known)
+    return f"""---
+library_name: {"timm" if image else "transformers"}
+pipeline_tag: {"image-classification" if image else "text-generation"}
+tags: [nadaraya, kernel-attention]
+---
+# {run.name}
+
+{run.recipe.label}, trained by nadaraya for {run.steps:,} updates; the {weights or run.weights} weights.
+
+| | |
+|---|---|
+{rows}
+```python
+{_USAGE[run.recipe.task]}```
+
+## Recipe
+
+```yaml
+{run.recipe.to_yaml()}```
+"""
 
 
 def export_model(run: "Run", folder: str | Path, weights: str | None = None) -> Path:

@@ -91,12 +91,7 @@ def _named_now(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
-    """Default and meaning of every dotted key of a task's recipes, in the order of the file.
-
-    >>> from nadaraya.training.recipe import recipe_help
-    >>> recipe_help("text")["training.steps"]
-    (600, 'Updates of the whole run.')
-    """
+    """Default and meaning of every dotted key of a task's recipes, in the order of the file."""
     cls = _class_of(task)
     recipe, found = cls(), {}
     for key in cls.dotted_keys():
@@ -108,12 +103,7 @@ def recipe_help(task: str = "text") -> dict[str, tuple[Any, str]]:
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one.
-
-    >>> from nadaraya.training.recipe import recipe_schema
-    >>> sorted(recipe_schema()["$defs"]["TrainingRecipe"]["properties"])[:2]
-    ['activation_checkpointing', 'batch_size']
-    """
+    """The JSON schema of recipe files of both tasks, for editors that check and complete YAML by one."""
     schema = TypeAdapter(Recipe | ImageRecipe).json_schema()
     for name in ("Recipe", "ImageRecipe"):  # it is resolved when a file is read
         meaning = "Name or path, relative to this file, of the recipe whose keys this one replaces."

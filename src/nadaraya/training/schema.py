@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Self, get_args
@@ -207,11 +207,9 @@ class BaseRecipe(Section):
         for name in _SECTIONS:
             section = keys.get(name)
             keys[name] = _text_keys(section or {}) if isinstance(section, Mapping | None) else section
-        accepted, given = cls.dotted_keys(), [key for key in keys if key not in _SECTIONS]
-        for name in _SECTIONS:
-            given += [f"{name}.{key}" for key in keys[name]] if isinstance(keys[name], dict) else []
-        for key in given:
-            if key not in accepted:
+        accepted = cls.dotted_keys()
+        for key, _ in dotted_items(keys):
+            if key not in (*accepted, *_SECTIONS):  # a section that is no mapping is left to pydantic
                 listed_by = f"`nadaraya train --keys {cls.model_fields['task'].default}`"
                 raise unknown_key(key, accepted, listed_by)
         return cls(**keys)
@@ -239,9 +237,16 @@ class BaseRecipe(Section):
 
     def flat(self) -> dict[str, Any]:
         """Values by dotted key."""
-        sections = self.to_mapping()
-        flat = {key: sections.pop(key) for key in ("task", "name", "seed")}
-        return flat | {f"{name}.{key}": value for name in _SECTIONS for key, value in sections[name].items()}
+        return dict(dotted_items(self.model_dump(mode="json")))
+
+
+def dotted_items(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a recipe, or of changes to one; other mappings than sections are values."""
+    for key, value in keys.items():
+        if key in _SECTIONS and isinstance(value, dict):
+            yield from ((f"{key}.{inner}", item) for inner, item in value.items())
+        else:
+            yield key, value
 
 
 def unknown_key(name: str, accepted: list[str], listed_by: str = "") -> InputError:

@@ -12,25 +12,15 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A model, its data and its schedule, opened from a recipe in one of the run's processes.
+    """A model, its data and its schedule, opened from a recipe in one of the run's processes."""
 
-    Attributes:
-        model: with freshly initialised weights, on the CPU; the loop moves it.
-        steps: updates of the whole run.
-        evaluate_every: updates between two validations.
-        unit: what an update takes, in plural ("tokens", "images").
-        units_per_step: how many of them, all processes together.
-        fingerprint: plain values that tell the data from others, such as a digest; checkpoints keep it.
-        fingerprint_error: what to say when it differs, a sentence that goes on "that FOLDER was started on".
-    """
-
-    model: Any
-    steps: int
-    evaluate_every: int
-    unit: str
-    units_per_step: int
-    fingerprint: dict[str, Any]
-    fingerprint_error: str
+    model: Any  # with freshly initialised weights, on the CPU; the loop moves it
+    steps: int  # updates of the whole run
+    evaluate_every: int  # updates between two validations
+    unit: str  # what an update takes, in plural ("tokens", "images")
+    units_per_step: int  # how many of them, all processes together
+    fingerprint: dict[str, Any]  # tells the data from others, such as a digest; checkpoints keep it
+    fingerprint_error: str  # what to say when it differs; it goes on "that FOLDER was started on"
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], object]:
         """Set the learning rates of update `done` + 1; call the result with the updates made after each."""

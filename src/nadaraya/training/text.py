@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nadaraya.data import (
+    Corpus,
     TokenShards,
     byte_tokenizer,
     load_corpus,
@@ -48,21 +49,15 @@ from nadaraya.training.text_recipe import DataRecipe, Recipe
 
 
 class TextData:
-    """A corpus in memory, and windows of it at random places.
+    """A corpus in memory, and windows of it at random places."""
 
-    Attributes:
-        tokenizer: what made the tokens.
-        vocabulary: number of tokens.
-        described: plain values for text.json.
-        fingerprint, fingerprint_error: as of a `Task`.
-    """
-
-    tokenizer: Any
-    described: dict[str, Any]
-    fingerprint: dict[str, Any]
+    tokenizer: Any  # what made the tokens
+    vocabulary: int  # number of tokens
+    described: dict[str, Any]  # plain values for text.json
+    fingerprint: dict[str, Any]  # as of a `Task`
+    fingerprint_error = "the corpus is not the text"
     _train: Any
     _validation: Any
-    fingerprint_error = "the corpus is not the text"
 
     def __init__(self, recipe: Recipe) -> None:
         data, self._recipe = recipe.data, recipe
@@ -80,18 +75,18 @@ class TextData:
         self.vocabulary = self.tokenizer.vocab_size
         self._train = encode_text(self.tokenizer, train_text)
         self._validation = encode_text(self.tokenizer, self._validation_text)
-        check_length(self._train, data.context, "training")
-        check_length(self._validation, data.context, "validation")
-        self.fingerprint = {"corpus_sha256": corpus.sha256}
+        self._describe(corpus)
         if data.tokenizer == "bpe":  # found again here, perhaps by another version of the library
             self.fingerprint["tokens_sha256"] = hashlib.sha256(self._train.numpy().tobytes()).hexdigest()
             self.fingerprint_error = "the corpus or its byte pairs are not those"
-        self.described = {
-            "name": corpus.name,
-            "sha256": corpus.sha256,
-            "training_tokens": len(self._train),
-            "validation_tokens": len(self._validation),
-        }
+
+    def _describe(self, source: Corpus | TokenShards, **more: Any) -> None:
+        """Keep what tells the text from others; refuse parts that are shorter than a window."""
+        check_length(self._train, self._recipe.data.context, "training")
+        check_length(self._validation, self._recipe.data.context, "validation")
+        self.fingerprint = {"corpus_sha256": source.sha256}
+        tokens = {"training_tokens": len(self._train), "validation_tokens": len(self._validation)}
+        self.described = {"name": source.name, "sha256": source.sha256, **tokens, **more}
 
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one update, (B, context) each: a function of the seed and its number."""
@@ -137,21 +132,15 @@ class ShardedText(TextData):
             raise must_be("recipe key training.compile", accepted, recipe.training.compile)
         self._train = TokenShards(data.corpus, verify=verify)
         self._validation = TokenShards(data.corpus, "validation", verify=verify)
-        check_length(self._train, data.context, "training")
-        check_length(self._validation, data.context, "validation")
         self.tokenizer = self._train.tokenizer
         check_token_bytes(self.tokenizer)
         self.vocabulary = len(self.tokenizer)
-        self.fingerprint = {"corpus_sha256": self._train.sha256}
-        self.described = {
-            "name": self._train.name,
-            "sha256": self._train.sha256,
-            "shards": True,
-            "training_tokens": len(self._train),
-            "validation_tokens": len(self._validation),
-            "training_documents": self._train.num_documents,
-            "validation_documents": self._validation.num_documents,
-        }
+        self._describe(
+            self._train,
+            shards=True,
+            training_documents=self._train.num_documents,
+            validation_documents=self._validation.num_documents,
+        )
 
     def batch(self, update: int) -> tuple[Tensor, Tensor]:
         return read_windows(self._train, np.array(self.windows(update)), self._recipe.data.context)

@@ -33,12 +33,7 @@ _SET_ELSEWHERE = (
 
 
 class ModelRecipe(Section):
-    """The model: `KernelGPTConfig` says what its arguments mean.
-
-    >>> from nadaraya.training.text_recipe import ModelRecipe
-    >>> ModelRecipe(variant="gpa-mul").hidden_size
-    128
-    """
+    """The model: `KernelGPTConfig` says what its arguments mean."""
 
     prefix: ClassVar[str] = "model."
     preset: str | None = None
@@ -81,12 +76,7 @@ class ModelRecipe(Section):
 
 
 class DataRecipe(Section):
-    """The text and what its tokens are.
-
-    >>> from nadaraya.training.text_recipe import DataRecipe
-    >>> DataRecipe(corpus="dickens").context
-    256
-    """
+    """The text and what its tokens are."""
 
     prefix: ClassVar[str] = "data."
     corpus: str = "embedded"
@@ -125,12 +115,7 @@ class DataRecipe(Section):
 
 
 class TrainingRecipe(BaseTraining):
-    """The optimisation: AdamW or Muon; linear warm-up, then cosine decay or a constant rate and linear decay.
-
-    >>> from nadaraya.training.text_recipe import TrainingRecipe
-    >>> TrainingRecipe(steps=50, warmup_steps=5).batch_size
-    16
-    """
+    """AdamW or Muon; linear warm-up, then cosine decay, or a constant rate and linear decay."""
 
     at_most: ClassVar[dict[str, str]] = {**BaseTraining.at_most, "warmup_steps": "steps"}
     batch_tokens: schema.PositiveInt | None = None

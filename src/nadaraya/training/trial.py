@@ -32,10 +32,6 @@ class Trial:
         step_seconds: median of a few updates after the first.
         steps: updates of the whole run.
         seconds: of all updates, without validation and checkpoints.
-
-    >>> from nadaraya.training.trial import Trial
-    >>> Trial(10, 0, 20.0, "token", "cpu", 10**9, step_seconds=0.5, steps=4, seconds=2.0).steps
-    4
     """
 
     parameters: int

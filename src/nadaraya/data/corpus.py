@@ -19,7 +19,7 @@ import numpy as np
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
 from nadaraya.files import exists
 
 EMBEDDED = "embedded"
@@ -186,8 +186,7 @@ def wrap_text(text: str, columns: int) -> str:
     >>> wrap_text("one two\\nthree four\\n\\nfive\\n", 14)
     'one two three\\nfour\\n\\nfive\\n'
     """
-    if columns < 1:
-        raise must_be("columns", "1 or more", columns)
+    check_at_least(1, columns=columns)
     wrapper = TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for blank, group in groupby(text.split("\n"), key=lambda line: not line.strip()):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import must_be
+from nadaraya.errors import check_at_least
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,7 @@ def grid_shapes(trained: nn.Module, initial: nn.Module | None = None, reach: int
     >>> [shape.trained.shape for shape in grid_shapes(timm.create_model("gka_tiny_patch16_224", **options))]
     [(3, 15, 15), (3, 15, 15)]
     """
-    if reach < 1:
-        raise must_be("reach", "1 or more", reach)
+    check_at_least(1, reach=reach)
     after = _grid_factors(trained, reach)
     before = {} if initial is None else _grid_factors(initial, reach)
     return [GridShape(layer, before.get(layer), factors) for layer, factors in after.items()]

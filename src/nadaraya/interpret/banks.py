@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.lags import LagHistogram, Peak, lag_histogram, prominent_peaks, token_lag_histogram
 from nadaraya.kernels import Exp
@@ -112,8 +112,7 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     >>> bank_shapes(model, 3)[0].trained.shape  # heads, lags
     (2, 3)
     """
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
+    check_at_least(1, num_lags=num_lags)
 
     def tables(**options: bool) -> list[tuple[int, bool, np.ndarray]]:
         found = []
@@ -185,10 +184,8 @@ def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolera
     """
     from scipy.stats import binom
 
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
-    if tolerance < 0:
-        raise must_be("tolerance", "0 or more", tolerance)
+    check_at_least(1, num_lags=num_lags)
+    check_at_least(0, tolerance=tolerance)
 
     def near(lags: ArrayLike) -> np.ndarray:
         distances = np.array(lags, dtype=int)[:, None] - np.array(peaks, dtype=int)

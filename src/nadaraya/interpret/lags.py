@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -295,7 +295,7 @@ def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag
 
 def _counts(lags: np.ndarray, max_lag: int) -> tuple[np.ndarray, int]:
     """(max_lag,) how often each lag occurs, and how many are longer."""
-    _check_max_lag(max_lag)
+    check_at_least(1, max_lag=max_lag)
     counts = np.bincount(np.minimum(lags, max_lag + 1), minlength=max_lag + 2)
     return counts[1 : max_lag + 1], int(counts[max_lag + 1])
 
@@ -323,7 +323,7 @@ def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") 
     >>> autocorrelation("a\\n" * 500, max_lag=2).round(2)  # every second character is a newline
     array([ 1., -1.,  1.])
     """
-    _check_max_lag(max_lag)
+    check_at_least(1, max_lag=max_lag)
     positions, length = find_separators(text, separator), len(text)
     present = np.zeros(length, dtype=bool)
     present[positions] = True
@@ -339,8 +339,3 @@ def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") 
         pairs = np.count_nonzero(present[earlier + lag])
         result[lag] = (pairs - mean * (len(earlier) + num_later) + (length - lag) * mean**2) / variance
     return result
-
-
-def _check_max_lag(max_lag: int) -> None:
-    if max_lag < 1:
-        raise must_be("max_lag", "1 or more", max_lag)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 from nadaraya.interpret.heads import rank_correlation
 from nadaraya.interpret.labels import head_label, head_numbers
 from nadaraya.interpret.windows import Windows
@@ -121,8 +121,7 @@ def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
     >>> len(terms), round(terms[0].period, 2), round(terms[0].length, 2)
     (16, 6.28, 1.5)
     """
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
+    check_at_least(1, num_lags=num_lags)
     return [term for *_, term in _located(run_or_model, _banks(run_or_model), num_lags)]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 
 if TYPE_CHECKING:
     from nadaraya.data import TokenShards
@@ -70,7 +70,7 @@ def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tenso
     """
     from nadaraya.data.windows import spread_windows
 
-    _check_count(count)
+    check_at_least(1, windows=count)
     there = len(tokens)
     if length < 2:
         raise must_be("context", "2 tokens or more", length)
@@ -115,7 +115,7 @@ def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
     from nadaraya.data import windows
 
-    _check_count(count)
+    check_at_least(1, windows=count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
     length = len(tokens)
     total = (length - 1) // context if isinstance(tokens, Tensor) else windows.num_windows(length, context)
@@ -126,8 +126,3 @@ def _adjacent(run: "Run", count: int) -> Windows:
     inputs, targets = windows.read_windows(tokens, numbers, context)
     packed = None if document_token is None else windows.document_positions(inputs, document_token)
     return Windows(inputs, targets, packed)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise must_be("windows", "1 or more", count)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.attention.rotary import RotaryEmbedding
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
 
 Method = Literal["window", "interpolate", "ntk", "yarn", "drop"]
 _STATIC = ("default", "linear", "llama3", "yarn")  # types of angles that do not depend on the text
@@ -100,8 +100,7 @@ def see_last(model: nn.Module, window: int) -> ExitStack:
     Raises:
         InputError: a window below 1, or another model.
     """
-    if window < 1:
-        raise must_be("sliding_window", "1 or more", window)
+    check_at_least(1, sliding_window=window)
     undo = ExitStack()
     layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
     from nadaraya.models.attach import attach_attention

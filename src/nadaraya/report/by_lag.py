@@ -3,7 +3,7 @@
 The `draw_*` functions fill one axes each, as in `nadaraya.report.figures`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -74,13 +74,18 @@ def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
     >>> figure.axes[0].get_title(loc="left")
     'corpus: share of separations, %'
     """
-    longest = longest_shown(list(histograms.values())[:1])
     with charts(460, 260, columns=len(histograms), sharex=True) as (figure, axes):
-        for place, (chart, (name, histogram)) in enumerate(zip(axes[0], histograms.items(), strict=True)):
-            marked = [peak.lag for peak in histogram.peaks(2)]
-            draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
-            chart.set_title(f"{name}: share of separations, %")
+        draw_histograms(axes[0], histograms)
     return figure
+
+
+def draw_histograms(axes: Sequence[Axes], histograms: Mapping[str, LagHistogram]) -> None:
+    """Separator lags of texts by name, one chart each, the first one's range on all of them."""
+    longest = longest_shown(list(histograms.values())[:1])
+    for place, (chart, (name, histogram)) in enumerate(zip(axes, histograms.items(), strict=True)):
+        marked = [peak.lag for peak in histogram.peaks(2)]
+        draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
+        chart.set_title(f"{name}: share of separations, %")
 
 
 def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = ()) -> Figure:

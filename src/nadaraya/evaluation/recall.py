@@ -23,10 +23,6 @@ class Recall:
         error: its standard error over rows; None for a single one.
         cross_entropy: of these tokens, in nats/token; ln of `alphabet` without any recall.
         alphabet: number of tokens that random spans are drawn from.
-
-    >>> from nadaraya.evaluation.recall import Recall
-    >>> Recall(512, accuracy=0.98, error=0.01, cross_entropy=0.1, alphabet=93).distance
-    512
     """
 
     distance: int

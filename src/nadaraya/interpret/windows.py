@@ -22,12 +22,6 @@ class Windows(NamedTuple):
         inputs: (B, N) token numbers.
         targets: (B, N) the tokens that follow them; −100 where one is not predicted.
         position_ids: (B, N) position of each token in its document, where documents are packed; default None.
-
-    >>> import torch
-    >>> from nadaraya.interpret.windows import Windows
-    >>> text = torch.arange(9)[None]
-    >>> Windows(text[:, :-1], text[:, 1:]).tokens
-    8
     """
 
     inputs: Tensor

@@ -87,18 +87,10 @@ def extend_context(
 
 
 def see_last(model: nn.Module, window: int) -> ExitStack:
-    """Let each attention layer see at most `window` tokens, itself included.
+    """Let each attention layer see at most `window` tokens, itself included, until the result is closed.
 
-    Args:
-        model: has layers of `KernelSelfAttention`, as KernelGPT has, or is one of transformers that takes
-            `attn_implementation="nadaraya"`.
-        window: tokens; layers that see fewer keep theirs.
-
-    Returns:
-        A context manager that takes the change back at its end.
-
-    Raises:
-        InputError: a window below 1, or another model.
+    The model has layers of `KernelSelfAttention`, as KernelGPT has, or is one of transformers that takes
+    `attn_implementation="nadaraya"`; layers that see fewer keep theirs.
     """
     check_at_least(1, sliding_window=window)
     undo = ExitStack()

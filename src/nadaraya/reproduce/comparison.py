@@ -30,24 +30,8 @@ from nadaraya.training.recipe import read_mapping
 def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Checked]]:
     """Write drawings and comparison.md of every figure that a folder's runs serve, from results.json alone.
 
-    Args:
-        study: name of the study that figures rest on.
-        plan: that study, at its scale.
-        folder: that has its results.json; files there are replaced.
-
-    Returns:
-        What was found of the claims of each figure, in their order, by the figure's name.
-
-    Raises:
-        InputError: the folder has no results, or they are not those of a study.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.files import write_file
-    >>> from nadaraya.reproduce.catalogue import load_experiment
-    >>> from nadaraya.reproduce.comparison import write_comparison
-    >>> write_file(Path("papers-smoke/results.json"), '{"cells": [], "runs": [], "recipe": {}}')
-    >>> write_comparison("papers", load_experiment("papers", "smoke").study, Path("papers-smoke"))
-    {}
+    `study` is the name of the study that figures rest on, `plan` that study at its scale. Files of the folder
+    are replaced. It returns what was found of the claims of each figure, in their order, by its name.
     """
     results = read_results(folder)
     found, figures, checked = Findings(plan, results), [], {}

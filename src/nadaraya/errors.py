@@ -36,6 +36,13 @@ def must_be(name: str, accepted: str, given: Any) -> InputError:
     return InputError(f"{name} must be {accepted}, got {shown(given)}")
 
 
+def check_at_least(least: int, **numbers: int | None) -> None:
+    """Refuse numbers, by the names of the arguments, that are smaller than `least`; None stands for none."""
+    for name, given in numbers.items():
+        if given is not None and given < least:
+            raise must_be(name, f"{least} or more", given)
+
+
 def unknown_name(
     name: str, given: Any, accepted: Iterable[str], *, meant: str | None = None, listed_by: str = ""
 ) -> InputError:

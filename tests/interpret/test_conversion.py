@@ -103,8 +103,8 @@ def test_what_cannot_be_converted_is_refused_in_one_line() -> None:
     model = llama()
     for options, words in (
         ({"positions": "alibi"}, "positions"),
-        ({"updates": -1}, "updates must be at least 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"updates": -1}, "updates must be 0 or more"),
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
         ({"learning_rate": math.inf}, "learning_rate must be finite and above 0"),
         ({"context": 900}, "the text must have 901 tokens or more for this context, got 200"),

@@ -19,7 +19,7 @@ import numpy as np
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
 from nadaraya.files import exists
 
 EMBEDDED = "embedded"
@@ -83,10 +83,6 @@ def embedded_corpus() -> Corpus:
 
     Returns:
         The topics of `pydoc_data.topics` in sorted order, two blank lines between them.
-
-    >>> from nadaraya.data.corpus import embedded_corpus
-    >>> "assert" in embedded_corpus().text
-    True
     """
     from pydoc_data.topics import topics
 
@@ -165,29 +161,14 @@ def _from_path(source: str | os.PathLike[str]) -> Corpus:
 
 
 def wrap_text(text: str, columns: int) -> str:
-    """Join the lines of every paragraph and wrap them anew.
+    """Join the lines of every paragraph and wrap them anew, with at most `columns` characters in a line.
 
     A paragraph is a run of lines that are not blank; blank lines stay as they are. Every word stays, with its
     punctuation, and no word is cut: one longer than a line has a line of its own. The lines of a verse or a
     table are joined like those of prose, and the indentation of lines goes, which the end of a line would
     otherwise put between words.
-
-    Args:
-        text: any text.
-        columns: the most characters in a line, the newline not counted.
-
-    Returns:
-        The text in its new lines.
-
-    Raises:
-        InputError: columns is below 1.
-
-    >>> from nadaraya.data.corpus import wrap_text
-    >>> wrap_text("one two\\nthree four\\n\\nfive\\n", 14)
-    'one two three\\nfour\\n\\nfive\\n'
     """
-    if columns < 1:
-        raise must_be("columns", "1 or more", columns)
+    check_at_least(1, columns=columns)
     wrapper = TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for blank, group in groupby(text.split("\n"), key=lambda line: not line.strip()):
@@ -199,23 +180,10 @@ def wrap_text(text: str, columns: int) -> str:
 def shuffle_text(text: str, unit: Shuffled, seed: int = 0) -> str:
     """Put the parts of a text into random order; it keeps every character.
 
-    Args:
-        text: any text.
-        unit: what stays whole. "characters": nothing but the frequency of each. "words": words are permuted
-            among themselves, and so are the stretches of white space between them: the distances between
-            newlines lose their structure. "lines": lines stay as they are, with the distances from each
-            newline to the next; longer structure goes.
-        seed: of the permutation, default 0.
-
-    Returns:
-        A text of the same characters.
-
-    Raises:
-        InputError: an unknown unit.
-
-    >>> from nadaraya.data.corpus import shuffle_text
-    >>> shuffle_text("to be or\\nnot to be\\n", "words")
-    'not or\\nbe to\\nto be '
+    What stays whole is the unit. "characters": nothing but the frequency of each. "words": words are permuted
+    among themselves, and so are the stretches of white space between them: the distances between newlines
+    lose their structure. "lines": lines stay as they are, with the distances from each newline to the next;
+    longer structure goes.
     """
     if unit not in get_args(Shuffled):
         raise unknown_name("unit", unit, get_args(Shuffled))

@@ -151,19 +151,7 @@ def fetch_dickens(
 def read_dickens(cache: Path | None = None) -> str:
     """The corpus that `fetch_dickens` made, every stored file checked against its digest.
 
-    Args:
-        cache: cache folder, default `cache_folder()`.
-
-    Raises:
-        InputError: when it was never fetched, or a file (named) has changed since.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.data import fetch_dickens
-    >>> from nadaraya.data.gutenberg import read_dickens
-    >>> _ = Path("dickens.txt").write_text("It was the best of times.")
-    >>> _ = fetch_dickens(Path("cache"), source_folder=Path("."))
-    >>> read_dickens(Path("cache"))
-    'It was the best of times.'
+    An InputError when it was never fetched, or a file (named) has changed since.
     """
     folder = (cache or cache_folder()) / "dickens"
     files = read_manifest(folder)

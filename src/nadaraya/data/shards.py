@@ -118,15 +118,7 @@ def shard_name(part: str, number: int) -> str:
 
 
 def is_shards(source: str | Path) -> bool:
-    """Test whether a source of text is a folder of token shards, complete or not.
-
-    Args:
-        source: a path, or the name of a corpus.
-
-    >>> from nadaraya.data.shards import is_shards
-    >>> is_shards("embedded")
-    False
-    """
+    """Test whether a source of text, a path or the name of a corpus, is a folder of token shards."""
     try:
         return (Path(source) / MANIFEST).is_file()
     except (OSError, ValueError):

@@ -114,16 +114,7 @@ def train_byte_pair_tokenizer(
 
 
 def is_character_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> bool:
-    """Test whether every character is one token, as `train_character_tokenizer` makes them.
-
-    Args:
-        tokenizer: any fast tokenizer.
-
-    >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.data.tokenizer import is_character_tokenizer
-    >>> is_character_tokenizer(train_character_tokenizer("abc"))
-    True
-    """
+    """Test whether every character is one token, as `train_character_tokenizer` makes them."""
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
 
@@ -168,27 +159,12 @@ def _check_alphabet(tokenizer: "PreTrainedTokenizerFast") -> None:
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor:
-    """Token ids of a text, with nothing added.
+    """Token ids of a text of any length, (number of tokens,) int64, with nothing added.
 
     Characters go through a table over code points, some hundred times as fast as `tokenizers`, and bytes are
     read as they are; any other tokenizer encodes the whole text at once. What spells a special token, such as
-    "<|endoftext|>", is text like any other.
-
-    Args:
-        tokenizer: any fast tokenizer.
-        text: what to encode, of any length.
-
-    Returns:
-        Ids, (number of tokens,), int64.
-
-    Raises:
-        InputError: when the tokenizer does not know a character, or is given a lone surrogate; it names the
-            character and where it stands.
-
-    >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.data.tokenizer import encode_text
-    >>> encode_text(train_character_tokenizer("banana"), "nab")
-    tensor([2, 0, 1])
+    "<|endoftext|>", is text like any other. An InputError names a character that the tokenizer does not know,
+    or a lone surrogate, and where it stands.
     """
     if is_character_tokenizer(tokenizer):
         return _character_ids(tokenizer, text)
@@ -211,17 +187,7 @@ def encode_text(tokenizer: "PreTrainedTokenizerFast", text: str) -> torch.Tensor
 
 
 def token_num_bytes(tokenizer: "PreTrainedTokenizerFast", token_id: int) -> int:
-    """UTF-8 bytes that one token stands for, which need not be a whole character; 0 of a border of documents.
-
-    Args:
-        tokenizer: any fast tokenizer.
-        token_id: the token.
-
-    >>> from nadaraya.data import byte_tokenizer, train_character_tokenizer
-    >>> from nadaraya.data.tokenizer import token_num_bytes
-    >>> token_num_bytes(byte_tokenizer(), 195), token_num_bytes(train_character_tokenizer("é"), 0)
-    (1, 2)
-    """
+    """UTF-8 bytes that one token stands for, maybe a part of a character; 0 of a border of documents."""
     from tokenizers.decoders import ByteLevel
 
     if token_id in (tokenizer.bos_token_id, tokenizer.eos_token_id):

@@ -61,43 +61,14 @@ def spaced_numbers(total: int, count: int) -> np.ndarray:
 
 
 def num_windows(num_tokens: int, context: int) -> int:
-    """Windows in one epoch of a sequence.
-
-    Args:
-        num_tokens: length of the sequence, more than `context`.
-        context: targets in a window.
-
-    Returns:
-        ⌈(num_tokens − 1) / context⌉.
-
-    Raises:
-        InputError: not one window fits.
-
-    >>> from nadaraya.data.windows import num_windows
-    >>> num_windows(10, 4)
-    3
-    """
+    """Windows in one epoch of a sequence, ⌈(num_tokens − 1) / context⌉; an InputError where not one fits."""
     if not 0 < context < num_tokens:
         raise must_be("context", f"from 1 to {num_tokens - 1}, one less than there are tokens", context)
     return -(-(num_tokens - 1) // context)
 
 
 def window_numbers(count: int, batch_size: int, seed: int, update: int) -> np.ndarray:
-    """The windows of one update.
-
-    Args:
-        count: windows in an epoch, as `num_windows` gives them.
-        batch_size: windows in an update, over all processes.
-        seed: of the order.
-        update: its number, counted from 1.
-
-    Returns:
-        (batch_size,) int64 numbers from 0 to count − 1.
-
-    >>> from nadaraya.data.windows import window_numbers
-    >>> [window_numbers(5, 2, seed=0, update=update).tolist() for update in (1, 2, 3)]
-    [[0, 3], [1, 2], [4, 2]]
-    """
+    """The windows of one update, counted from 1, of all processes: (batch_size,) from 0 to count − 1."""
     indices = np.arange((update - 1) * batch_size, update * batch_size)
     numbers = np.empty(batch_size, dtype=np.int64)
     for epoch in range(int(indices[0]) // count, int(indices[-1]) // count + 1):
@@ -112,24 +83,9 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def read_windows(shards: TokenShards, numbers: np.ndarray, context: int) -> tuple[Tensor, Tensor]:
-    """The inputs and targets of some windows.
+    """The inputs and targets, (n, context) each, of n windows by their numbers.
 
-    Args:
-        shards: the sequence.
-        numbers: n numbers of windows.
-        context: targets in a window.
-
-    Returns:
-        (n, context) inputs, and targets, each the token after its input; −100 where another window has it.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.data import tokenize_corpus
-    >>> from nadaraya.data.windows import read_windows
-    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
-    >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
-    >>> inputs, targets = read_windows(shards, [0, 1], context=16)
-    >>> targets[1].tolist()
-    [-100, -100, -100, 78, 221, 84, 72, 69, 221, 70, 79, 82, 69, 83, 84, 83]
+    A target is the token after its input; −100 where another window has it.
     """
     last = shards.num_tokens - context - 1
     wanted = np.asarray(numbers, dtype=np.int64) * context
@@ -144,17 +100,7 @@ def read_windows(shards: TokenShards, numbers: np.ndarray, context: int) -> tupl
 def document_positions(tokens: Tensor, document_token: int) -> Tensor:
     """Position of every token in its own document, counted from the row's first token or the document's.
 
-    Args:
-        tokens: (B, N) token numbers.
-        document_token: the number that begins a document.
-
-    Returns:
-        (B, N), the `position_ids` by which `KernelGPTModel` keeps packed documents apart.
-
-    >>> import torch
-    >>> from nadaraya.data.windows import document_positions
-    >>> document_positions(torch.tensor([[5, 6, 0, 7, 8, 0, 9]]), document_token=0)
-    tensor([[0, 1, 0, 1, 2, 0, 1]])
+    (B, N) as the tokens are: the `position_ids` by which `KernelGPTModel` keeps packed documents apart.
     """
     indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     begins = torch.where(tokens == document_token, indices, 0).cummax(dim=1).values

@@ -91,17 +91,9 @@ def generate_text(
 
 
 def default_prompt(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Return the text to start from without a prompt: a newline, or the first token of an alphabet without.
+    """The text to start from without a prompt: a newline, or the first token of an alphabet without.
 
     Nothing where documents begin with a token of their own.
-
-    Args:
-        tokenizer: that of the model.
-
-    >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.evaluation.generation import default_prompt
-    >>> default_prompt(train_character_tokenizer("xyz"))
-    'x'
     """
     if tokenizer.bos_token_id is not None:
         return ""

@@ -230,22 +230,10 @@ def target_bytes(targets: Tensor, bytes_of_token: Tensor) -> Tensor:
 
 
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Tensor:
-    """UTF-8 bytes of every token; 0 for special tokens, which stand for no text.
+    """UTF-8 bytes of every token, (vocabulary,) int64; 0 for special tokens, which stand for no text.
 
-    Args:
-        tokenizer: one whose tokens are characters, or bytes and joined bytes, as those of `nadaraya.data`,
-            GPT-2 and most later models.
-
-    Returns:
-        (vocabulary,), int64.
-
-    Raises:
-        InputError: another kind, whose tokens have no bytes of their own.
-
-    >>> from nadaraya.data import train_character_tokenizer
-    >>> from nadaraya.evaluation.language import token_bytes
-    >>> token_bytes(train_character_tokenizer("né"))
-    tensor([1, 2, 0])
+    An InputError for tokens that are neither characters nor bytes and joined bytes, as those of
+    `nadaraya.data`, GPT-2 and most later models: they have no bytes of their own.
     """
     check_token_bytes(tokenizer)
     special = set(tokenizer.all_special_ids)
@@ -303,33 +291,10 @@ def evaluate_shards(
 ) -> TextEvaluation:
     """Predict every token of the shards but the first, each exactly once, in adjacent windows.
 
-    The token that begins a document is predicted from the end of the one before: it says that this one is
-    complete. It has no bytes, and bits per byte leave it out, as `bits_per_byte` does.
-
-    Args:
-        model: as in `evaluate_text`.
-        shards: what is predicted.
-        context: inputs per window.
-        batch_size: windows at a time, default 16.
-        documents: "packed", attention stays inside each document (the model takes `position_ids`), or
-            "joined"; default "packed".
-
-    Returns:
-        As `evaluate_text`.
-
-    Raises:
-        InputError: the shards have fewer tokens than one window, or tokens that the model does not have.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.data import tokenize_corpus
-    >>> from nadaraya.evaluation.language import evaluate_shards
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> _ = Path("poem.txt").write_text("Tyger Tyger<|endoftext|>burning bright<|endoftext|>In the forests")
-    >>> shards = tokenize_corpus("poem.txt", "shards", vocabulary=257, validation_documents=1)
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", vocab_size=257))
-    >>> result = evaluate_shards(model, shards, context=8)
-    >>> result.tokens, result.bytes
-    (29, 28)
+    As `evaluate_text`. The token that begins a document is predicted from the end of the one before: it says
+    that this one is complete. It has no bytes, and bits per byte leave it out, as `bits_per_byte` does. With
+    "packed" documents attention stays inside each of them (the model takes `position_ids`); "joined" are one
+    text.
     """
 
     def windows() -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:

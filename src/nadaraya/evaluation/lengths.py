@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nadaraya.data import TokenShards
 from nadaraya.data.windows import document_positions, windows_at
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_at_least, must_be, unknown_name
 from nadaraya.evaluation.language import target_bytes, token_nats
 from nadaraya.models.extending import extend_context, see_last
 
@@ -129,8 +129,7 @@ def length_losses(
         raise unknown_name("far_context", str(far_context), get_args(FarContext))
     if extended not in (None, *get_args(Extended)):
         raise unknown_name("extended", str(extended), get_args(Extended))
-    if windows < 1:
-        raise must_be("windows", "1 or more", windows)
+    check_at_least(1, windows=windows)
     shortest, longest = min(lengths), max(lengths)
     stride = max(1, shortest // 2) if stride is None else stride
     if not 1 <= stride <= shortest:

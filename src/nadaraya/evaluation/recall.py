@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nadaraya.data import TokenShards
 from nadaraya.data.windows import windows_at
-from nadaraya.errors import must_be
+from nadaraya.errors import check_at_least, must_be
 from nadaraya.evaluation.language import predict
 
 
@@ -23,10 +23,6 @@ class Recall:
         error: its standard error over rows; None for a single one.
         cross_entropy: of these tokens, in nats/token; ln of `alphabet` without any recall.
         alphabet: number of tokens that random spans are drawn from.
-
-    >>> from nadaraya.evaluation.recall import Recall
-    >>> Recall(512, accuracy=0.98, error=0.01, cross_entropy=0.1, alphabet=93).distance
-    512
     """
 
     distance: int
@@ -76,12 +72,10 @@ def recall_by_distance(
     >>> [found.alphabet for found in recall_by_distance(model, torch.arange(93), [16, 32], rows=2)]
     [93, 93]
     """
-    if span < 2:
-        raise must_be("span", "2 or more", span)
+    check_at_least(2, span=span)
     if not 0 < cue < span:
         raise must_be("cue", f"from 1 to {span - 1}, below span", cue)
-    if rows < 1:
-        raise must_be("rows", "1 or more", rows)
+    check_at_least(1, rows=rows)
     if not distances or min(distances) < span:
         raise must_be("distances", f"whole numbers of at least {span}, the span", list(distances))
     longest = max(distances) + 2 * span

@@ -125,16 +125,6 @@ class Slices:
 
     Raises:
         InputError: a layer whose feed-forward layer cannot lose units.
-
-    >>> import torch
-    >>> from nadaraya.interpret.ablation import Slices
-    >>> from nadaraya.interpret.windows import Windows
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo")).eval()
-    >>> text = torch.arange(33)[None]
-    >>> slices = Slices(model, Windows(text[:, :-1], text[:, 1:]))
-    >>> [len(units) for units in slices.of({0: [1], 2: [0, 3]}).values()]
-    [128, 256]
     """
 
     def __init__(self, model: Any, windows: Windows) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.content import GaussianContent
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import must_be
+from nadaraya.errors import check_at_least
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,27 +79,14 @@ def head_bandwidths(found: Sequence[Tensor | None], heads: Sequence[Sequence[int
 
 
 def grid_shapes(trained: nn.Module, initial: nn.Module | None = None, reach: int = 7) -> list[GridShape]:
-    """The kernels of the patch grid of a vision transformer.
+    """The kernels of the patch grid of a vision transformer, one GridShape for each layer that has one.
 
     Args:
         trained: the model.
         initial: the same model with the kernels that training started from; default not known.
         reach: the longest lag, in patches; default 7.
-
-    Returns:
-        One GridShape for each layer that has such a kernel; an empty list when none has.
-
-    Raises:
-        InputError: reach is below 1.
-
-    >>> import timm, nadaraya.models.vit
-    >>> from nadaraya.interpret.bandwidths import grid_shapes
-    >>> options = {"img_size": 32, "depth": 2, "variant_options": {"grid_kernel": "bank"}}
-    >>> [shape.trained.shape for shape in grid_shapes(timm.create_model("gka_tiny_patch16_224", **options))]
-    [(3, 15, 15), (3, 15, 15)]
     """
-    if reach < 1:
-        raise must_be("reach", "1 or more", reach)
+    check_at_least(1, reach=reach)
     after = _grid_factors(trained, reach)
     before = {} if initial is None else _grid_factors(initial, reach)
     return [GridShape(layer, before.get(layer), factors) for layer, factors in after.items()]

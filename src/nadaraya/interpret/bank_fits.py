@@ -82,8 +82,8 @@ def fit_banks(
 ) -> BankFit:
     """Fit a bank to each of some curves of logits by lag, by weighted least squares.
 
-    With G the bank and f = log G, or f = G where it is added, and an offset that costs nothing, since logits
-    have none,
+    With G the bank and f = log G (Bunks et al. 2025, eq. 6), or f = G where it is `added` (Gaussian Process
+    Attention, anonymous, eq. 6), and an offset that costs nothing, since logits have none,
 
         minimise  Σ_r w_r (y_r − f(r) − offset)²
 
@@ -95,22 +95,7 @@ def fit_banks(
         weights: w ≥ 0, (L,), such as the number of pairs.
         num_terms: M, terms for each curve. Default 4.
         periodic: whether terms have the periodic factor: 4 numbers per term, else 2. Default True.
-        added: whether f is G, as in Gaussian Process Attention (anonymous), eq. 6, and not log G, as in
-            Bunks et al. (2025), eq. 6. Default False.
-
-    Returns:
-        The fit.
-
-    Raises:
-        InputError: num_terms is not a positive whole number, or fewer than two lags have a curve and weight.
-
-    >>> import numpy as np
-    >>> from nadaraya.interpret.bank_fits import fit_banks
-    >>> lags = np.arange(40)
-    >>> curve = -lags / 12 - 2 * 0.8**2 * np.sin(lags / 3) ** 2
-    >>> fit = fit_banks(curve[None], np.ones(40), num_terms=1)
-    >>> fit.bank.tau.round(decimals=4).tolist(), fit.bank.length.round(decimals=4).tolist()
-    ([[3.0]], [[12.0]])
+        added: whether f is G. Default False.
     """
     used = np.isfinite(curves).all(0) & (weights > 0)
     if used.sum() < 2:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 from nadaraya.interpret.labels import LabelledHeads, head_numbers
 from nadaraya.interpret.lags import LagHistogram, Peak, lag_histogram, prominent_peaks, token_lag_histogram
 from nadaraya.kernels import Exp
@@ -112,8 +112,7 @@ def bank_shapes(run_or_model: Any, num_lags: int) -> list[BankShape]:
     >>> bank_shapes(model, 3)[0].trained.shape  # heads, lags
     (2, 3)
     """
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
+    check_at_least(1, num_lags=num_lags)
 
     def tables(**options: bool) -> list[tuple[int, bool, np.ndarray]]:
         found = []
@@ -160,35 +159,18 @@ class PeakMatch:
 
 
 def match_peaks(lags: Sequence[int], peaks: Sequence[int], num_lags: int, tolerance: int = 3) -> PeakMatch:
-    """Test whether more bumps stand near the peaks of a corpus than chance puts there.
+    """Test whether more bumps, at n lags, stand near the peaks of a corpus than chance puts there.
 
-    If n bumps fell independently and uniformly over the lags 1 … num_lags − 2, where a bump can stand, the
-    number near a peak would be binomial with q, the share of these lags that are near one. Bumps of one model
-    are not independent: heads start alike, and a periodic term has a bump at every multiple of its period.
-    The numbers of an untrained bank, or of one trained on a shuffled text, are the stricter reference.
-
-    Args:
-        lags: of the n bumps.
-        peaks: lags of the peaks.
-        num_lags: of the curves in which the bumps were found.
-        tolerance: the largest distance that is near, in lags, default 3.
-
-    Returns:
-        Both numbers, and the exact p-value P(K ≥ k).
-
-    Raises:
-        InputError: num_lags below 1, or a negative tolerance.
-
-    >>> from nadaraya.interpret.banks import match_peaks
-    >>> round(match_peaks([20, 69, 72], peaks=[70], num_lags=256).p_value, 4)
-    0.0022
+    Near is a distance of at most `tolerance`. If n bumps fell independently and uniformly over the lags
+    1 … num_lags − 2, where a bump can stand, the number near a peak would be binomial with q, the share of
+    these lags that are near one; the p-value is P(K ≥ k), exactly. Bumps of one model are not independent:
+    heads start alike, and a periodic term has a bump at every multiple of its period. The numbers of an
+    untrained bank, or of one trained on a shuffled text, are the stricter reference.
     """
     from scipy.stats import binom
 
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
-    if tolerance < 0:
-        raise must_be("tolerance", "0 or more", tolerance)
+    check_at_least(1, num_lags=num_lags)
+    check_at_least(0, tolerance=tolerance)
 
     def near(lags: ArrayLike) -> np.ndarray:
         distances = np.array(lags, dtype=int)[:, None] - np.array(peaks, dtype=int)
@@ -277,27 +259,15 @@ def bump_table(
     minimum: float = 0.25,
     tolerance: int = 3,
 ) -> BumpTable:
-    """Find the bumps of a bank, trained and at its start, and of a reference.
+    """Find the bumps of a bank, trained and at its start, and of a reference, `null`, at the same lags.
 
     Args:
         shapes: of the layers, from `bank_shapes`; at least one.
         peaks: lags of the peaks of the corpus, in tokens.
-        null: shapes of the reference, at the same lags; default none.
+        null: shapes of the reference; default none.
         reach: heads of a layer share a bump within so many lags, default 4.
         minimum: the smallest prominence of a bump, in logits, default 0.25.
         tolerance: the largest distance of a bump that is near a peak, in tokens, default 3.
-
-    Returns:
-        The table.
-
-    Raises:
-        InputError: no shapes.
-
-    >>> import numpy as np
-    >>> from nadaraya.interpret.banks import BankShape, bump_table
-    >>> shape = BankShape(0, True, None, np.array([[1.0, 0.5, 2.0, 0.0]]))
-    >>> [row["lag"] for row in bump_table([shape], peaks=[]).rows()]
-    [2]
     """
     if not shapes:
         raise must_be("shapes", "those of a model with a lag kernel", list(shapes))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
 from nadaraya.files import write_into
 from nadaraya.interpret.implied import fitted_kernels
 from nadaraya.interpret.windows import Windows, windows_of
@@ -43,13 +43,9 @@ class Conversion:
     positions: Positions
 
     def save(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """Write the model as transformers reads it, and its bank, which `KernelBankAdapter` reads, beside it.
+        """Write the model as transformers reads it, and a tokenizer, into a folder that is new or empty.
 
-        The model is then without its bank.
-
-        Args:
-            folder: new or empty; the bank is in its folder "bank".
-            tokenizer: written too; default none.
+        Its bank, which `KernelBankAdapter` reads, goes into the folder "bank" there, and out of the model.
         """
         with write_into(Path(folder)) as scratch:
             if self.adapter is not None:
@@ -97,30 +93,12 @@ def convert_model(
         windows: of the validation text, for the losses; a half of them for the implied kernels. Default 32.
         seed: of the windows that are trained on. Default 0.
         progress: called with each step and its loss.
-
-    Returns:
-        The conversion.
-
-    Raises:
-        InputError: a model without one set of rotary angles; a text that is too short; a number out of range.
-
-    >>> import torch
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> from nadaraya.interpret.conversion import convert_model
-    >>> sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
-    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
-    >>> list(convert_model(model, torch.arange(900) % 9, context=16, updates=2).losses)
-    ['as it is', 'rotations dropped', 'bank in their place', 'after 2 updates']
     """
     if positions not in get_args(Positions):
         raise unknown_name("positions", positions, get_args(Positions))
-    for name, value, least in (
-        ("updates", updates, 0),
-        ("batch_size", batch_size, 1),
-        ("windows", windows, 4),
-    ):
-        if value < least:
-            raise must_be(name, f"at least {least}", value)
+    check_at_least(0, updates=updates)
+    check_at_least(1, batch_size=batch_size)
+    check_at_least(4, windows=windows)
     if not 0.0 < learning_rate < math.inf:
         raise must_be("learning_rate", "finite and above 0", learning_rate)
     if any(isinstance(part, (KernelSelfAttention, GatedKernel)) for part in model.modules()):

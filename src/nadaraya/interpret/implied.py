@@ -131,14 +131,6 @@ def fitted_kernels(
 
     Raises:
         InputError: as of `implied_kernels` and `fit_implied`, or a single window.
-
-    >>> import torch
-    >>> from nadaraya.interpret.implied import fitted_kernels
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo", num_hidden_layers=1, variant="decay"))
-    >>> kernels, [(bank, decay)] = fitted_kernels(model, torch.arange(64).view(2, 32), num_terms=2)
-    >>> bool(decay.r2.min() > 0.99)
-    True
     """
     halves = _sums_of(run_or_model, tokens, windows, position_ids, parts=2)
     first, second = (tuple(sums.solved() for sums in half) for half in halves)
@@ -211,15 +203,6 @@ def implied_summary(
     Returns:
         {"layers": […]}; a layer has its number, the number of pairs by lag, and its heads, each with its
         deviation, R², curve, and the fits "periodic" and "decay". What is not a number is None.
-
-    >>> import torch
-    >>> from nadaraya.interpret import implied_kernels
-    >>> from nadaraya.interpret.implied import implied_summary
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
-    >>> summary = implied_summary(implied_kernels(model, torch.arange(16)[None]))
-    >>> sorted(summary["layers"][0]["heads"][0])
-    ['curve', 'deviation', 'head', 'r2']
     """
 
     def head_of(kernel: ImpliedKernel, row: int, fitted: Sequence[BankFit]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -168,20 +168,9 @@ class LagHistogram:
 
 
 def compile_separator(pattern: str) -> re.Pattern[str]:
-    """A regular expression as a separator.
+    """A regular expression, such as "[aeiou]" for every vowel, as a separator.
 
-    Args:
-        pattern: as Python's `re` reads it, such as "[aeiou]" for every vowel.
-
-    Returns:
-        The compiled expression.
-
-    Raises:
-        InputError: it is none, or matches the empty string, which separates nothing.
-
-    >>> from nadaraya.interpret.lags import compile_separator, separator_lags
-    >>> separator_lags("banana", compile_separator("[ae]"))
-    array([2, 2])
+    An InputError where it is none, or matches the empty string, which separates nothing.
     """
     try:
         with warnings.catch_warnings():
@@ -225,22 +214,7 @@ def _empty(pattern: str) -> InputError:
 
 
 def separator_lags(text: str, separator: Separator = "\n") -> np.ndarray:
-    """Distances between successive separators.
-
-    Args:
-        text: any text.
-        separator: one or more characters, or a compiled regular expression; default newline.
-
-    Returns:
-        Lags in characters, (number of separators − 1,), int64, in order of the text.
-
-    Raises:
-        InputError: when the separator is empty or matches the empty string.
-
-    >>> from nadaraya.interpret.lags import separator_lags
-    >>> separator_lags("a\\nab\\nabc\\n")
-    array([3, 4])
-    """
+    """Distances between successive separators, in characters: (separators − 1,) int64."""
     return np.diff(find_separators(text, separator))
 
 
@@ -269,22 +243,6 @@ def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag
     """Count how far apart newlines stand in the tokens of a text, as a model with that tokenizer sees them.
 
     A token that holds several newlines, such as a blank line, is one position.
-
-    Args:
-        tokenizer: any fast tokenizer.
-        text: any text that it knows.
-        max_lag: the longest lag counted by itself, tokens, default 256.
-
-    Returns:
-        The histogram, its unit "tokens".
-
-    Raises:
-        InputError: a character that the tokenizer does not have, or max_lag is below 1.
-
-    >>> from nadaraya.data import byte_tokenizer
-    >>> from nadaraya.interpret.lags import token_lag_histogram
-    >>> token_lag_histogram(byte_tokenizer(), "é\\né\\né\\n", max_lag=4).counts  # "é" is two bytes
-    array([0, 0, 2, 0])
     """
     from nadaraya.data.tokenizer import encode_text
 
@@ -295,7 +253,7 @@ def token_lag_histogram(tokenizer: "PreTrainedTokenizerFast", text: str, max_lag
 
 def _counts(lags: np.ndarray, max_lag: int) -> tuple[np.ndarray, int]:
     """(max_lag,) how often each lag occurs, and how many are longer."""
-    _check_max_lag(max_lag)
+    check_at_least(1, max_lag=max_lag)
     counts = np.bincount(np.minimum(lags, max_lag + 1), minlength=max_lag + 2)
     return counts[1 : max_lag + 1], int(counts[max_lag + 1])
 
@@ -318,12 +276,8 @@ def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") 
 
     Raises:
         InputError: when the separator is empty or matches the empty string, or max_lag is below 1.
-
-    >>> from nadaraya.interpret.lags import autocorrelation
-    >>> autocorrelation("a\\n" * 500, max_lag=2).round(2)  # every second character is a newline
-    array([ 1., -1.,  1.])
     """
-    _check_max_lag(max_lag)
+    check_at_least(1, max_lag=max_lag)
     positions, length = find_separators(text, separator), len(text)
     present = np.zeros(length, dtype=bool)
     present[positions] = True
@@ -339,8 +293,3 @@ def autocorrelation(text: str, max_lag: int = 256, separator: Separator = "\n") 
         pairs = np.count_nonzero(present[earlier + lag])
         result[lag] = (pairs - mean * (len(earlier) + num_later) + (length - lag) * mean**2) / variance
     return result
-
-
-def _check_max_lag(max_lag: int) -> None:
-    if max_lag < 1:
-        raise must_be("max_lag", "1 or more", max_lag)

@@ -25,11 +25,6 @@ class LagWeights(LabelledHeads):
         layer: index of the layer (0-based).
         heads: the numbers of the heads, as before any was removed.
         within: (H, L) share of the weight at lags 0 … r, for r = 0 … L − 1; ends at 1.
-
-    >>> import numpy as np
-    >>> from nadaraya.interpret.reach import LagWeights
-    >>> LagWeights(0, (0,), np.array([[0.5, 0.75, 1.0]])).reach(0.75)
-    array([1])
     """
 
     layer: int
@@ -44,24 +39,9 @@ class LagWeights(LabelledHeads):
 def lag_weights(run: "Run", windows: int = 4) -> list[LagWeights]:
     """The weights by lag of every layer of a finished run on text.
 
-    They are means over the queries in the second halves of windows of the validation text, so that lags up to
-    half a window are there for each of them.
-
-    Args:
-        run: the run.
-        windows: how many, evenly spaced; default 4. Of a window above 1,024 tokens the first 1,024 are read.
-
-    Returns:
-        One LagWeights for each layer.
-
-    Raises:
-        InputError: the run is not finished, its text cannot be read, or a file is damaged.
-
-    >>> from nadaraya.interpret.reach import lag_weights
-    >>> from nadaraya.training import Run
-    >>> lag_weights(Run("absent"))
-    Traceback (most recent call last):
-    nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
+    They are means over the queries in the second halves of windows of the validation text, evenly spaced, so
+    that lags up to half a window are there for each of them. Of a window above 1,024 tokens the first 1,024
+    are read.
     """
     model, (inputs, _, positions) = run.load_model(), validation_windows(run, windows)
     found = []

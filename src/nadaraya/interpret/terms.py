@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least
 from nadaraya.interpret.heads import rank_correlation
 from nadaraya.interpret.labels import head_label, head_numbers
 from nadaraya.interpret.windows import Windows
@@ -112,17 +112,8 @@ def bank_terms(run_or_model: Any, num_lags: int) -> list[Term]:
 
     Raises:
         InputError: num_lags is below 1.
-
-    >>> from types import SimpleNamespace
-    >>> from nadaraya.interpret.terms import bank_terms
-    >>> from nadaraya.kernels import KernelBank
-    >>> model = SimpleNamespace(lag_kernels=lambda: [(0, KernelBank(num_heads=2, num_terms=8))])
-    >>> terms = bank_terms(model, num_lags=64)
-    >>> len(terms), round(terms[0].period, 2), round(terms[0].length, 2)
-    (16, 6.28, 1.5)
     """
-    if num_lags < 1:
-        raise must_be("num_lags", "1 or more", num_lags)
+    check_at_least(1, num_lags=num_lags)
     return [term for *_, term in _located(run_or_model, _banks(run_or_model), num_lags)]
 
 
@@ -152,8 +143,7 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
     >>> len(report.terms), sum(term.loss_increase is not None for term in report.terms)
     (128, 2)
     """
-    if top is not None and top < 0:
-        raise must_be("top", "0 or more", top)
+    check_at_least(0, top=top)
     banks = _banks(model)
     if not banks:
         raise InputError("the model must have a layer with a KernelBank, got none")

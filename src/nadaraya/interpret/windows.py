@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError, check_at_least, must_be
 
 if TYPE_CHECKING:
     from nadaraya.data import TokenShards
@@ -22,12 +22,6 @@ class Windows(NamedTuple):
         inputs: (B, N) token numbers.
         targets: (B, N) the tokens that follow them; −100 where one is not predicted.
         position_ids: (B, N) position of each token in its document, where documents are packed; default None.
-
-    >>> import torch
-    >>> from nadaraya.interpret.windows import Windows
-    >>> text = torch.arange(9)[None]
-    >>> Windows(text[:, :-1], text[:, 1:]).tokens
-    8
     """
 
     inputs: Tensor
@@ -70,7 +64,7 @@ def windows_of(tokens: "Tensor | TokenShards", length: int, count: int) -> Tenso
     """
     from nadaraya.data.windows import spread_windows
 
-    _check_count(count)
+    check_at_least(1, windows=count)
     there = len(tokens)
     if length < 2:
         raise must_be("context", "2 tokens or more", length)
@@ -115,7 +109,7 @@ def _adjacent(run: "Run", count: int) -> Windows:
     """Evenly spaced ones of the adjacent windows that the validation part of a run is made of."""
     from nadaraya.data import windows
 
-    _check_count(count)
+    check_at_least(1, windows=count)
     (tokens, document_token), context = validation_tokens(run), run.text_recipe().data.context
     length = len(tokens)
     total = (length - 1) // context if isinstance(tokens, Tensor) else windows.num_windows(length, context)
@@ -126,8 +120,3 @@ def _adjacent(run: "Run", count: int) -> Windows:
     inputs, targets = windows.read_windows(tokens, numbers, context)
     packed = None if document_token is None else windows.document_positions(inputs, document_token)
     return Windows(inputs, targets, packed)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise must_be("windows", "1 or more", count)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.attention.rotary import RotaryEmbedding
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
 
 Method = Literal["window", "interpolate", "ntk", "yarn", "drop"]
 _STATIC = ("default", "linear", "llama3", "yarn")  # types of angles that do not depend on the text
@@ -87,21 +87,12 @@ def extend_context(
 
 
 def see_last(model: nn.Module, window: int) -> ExitStack:
-    """Let each attention layer see at most `window` tokens, itself included.
+    """Let each attention layer see at most `window` tokens, itself included, until the result is closed.
 
-    Args:
-        model: has layers of `KernelSelfAttention`, as KernelGPT has, or is one of transformers that takes
-            `attn_implementation="nadaraya"`.
-        window: tokens; layers that see fewer keep theirs.
-
-    Returns:
-        A context manager that takes the change back at its end.
-
-    Raises:
-        InputError: a window below 1, or another model.
+    The model has layers of `KernelSelfAttention`, as KernelGPT has, or is one of transformers that takes
+    `attn_implementation="nadaraya"`; layers that see fewer keep theirs.
     """
-    if window < 1:
-        raise must_be("sliding_window", "1 or more", window)
+    check_at_least(1, sliding_window=window)
     undo = ExitStack()
     layers = [layer for layer in model.modules() if isinstance(layer, KernelSelfAttention)]
     from nadaraya.models.attach import attach_attention

@@ -65,19 +65,9 @@ class FeedForward:
 def feed_forward_layers(model: nn.Module) -> dict[int, FeedForward]:
     """The feed-forward layers of a language model, by the index of the layer.
 
-    Args:
-        model: KernelGPT, or one of transformers whose blocks have an attention that knows its layer and an
-            `mlp` of two or three linear maps, as Llama and its relatives, nanochat, GPT-2
-            and GPT-NeoX.
-
-    Returns:
-        Those that are of this kind; mixtures of experts, and units with parameters of their own, are not.
-
-    >>> from nadaraya.models import KernelGPTConfig, KernelGPTForCausalLM
-    >>> from nadaraya.models.feed_forward import feed_forward_layers
-    >>> model = KernelGPTForCausalLM(KernelGPTConfig.preset("demo"))
-    >>> [layer.size for layer in feed_forward_layers(model).values()]
-    [512, 512, 512, 512]
+    They are those of KernelGPT, and of models of transformers whose blocks have an attention that knows its
+    layer and an `mlp` of two or three linear maps, as Llama and its relatives, nanochat, GPT-2 and GPT-NeoX.
+    Mixtures of experts, and units with parameters of their own, are not of this kind.
     """
     found = {}
     for block in model.modules():

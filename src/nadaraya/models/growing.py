@@ -59,12 +59,7 @@ _GROWS: dict[type, type] = {
 
 
 def let_grow(cache: Cache, index: int) -> None:
-    """Give a layer of a dynamic cache room behind the tokens that it has.
-
-    Args:
-        cache: any cache; others, and layers with a window, stay as they are.
-        index: of the layer.
-    """
+    """Give a layer of a dynamic cache room behind its tokens; other caches, and windows, stay as they are."""
     layer: Any = cache.layers[index] if index < len(cache.layers) else None
     kind = None if torch.compiler.is_compiling() else _GROWS.get(type(layer))
     if kind is not None and layer.get_seq_length():

@@ -36,11 +36,9 @@ def check_index(folder: Path) -> None:
 
 @contextmanager
 def loading(source: str | Path | None, what: str) -> Iterator[None]:
-    """Turn what transformers raises while it loads a folder into one line; weights lie in that folder.
+    """Turn what transformers raises while it loads a folder, or a name on the Hub, into one line.
 
-    Args:
-        source: the folder, or a name on the Hub; None where weights are given otherwise.
-        what: what it is read as.
+    An index that names weights outside of the folder is refused. None: the weights are given otherwise.
     """
     path = Path(source or "the model")
     with reading(path, what):
@@ -81,18 +79,11 @@ def documents_of(
     hidden_states: Tensor,
     cached: int,
 ) -> Tensor | None:
-    """Documents of packed rows, (B, N), or None for one a row.
+    """Documents of packed rows, (B, N), or None for one a row; refuses those that do not fit, or differ.
 
-    Args:
-        position_ids: start again where a document begins.
-        packing: further arguments of the model: cumulative lengths of the documents of one row, or their
-            numbers `seq_idx`; others are refused.
-        key_mask: (B, cached + N), False for padding.
-        hidden_states: (B, N, D).
-        cached: earlier tokens.
-
-    Raises:
-        InputError: an unknown argument, or documents that do not fit the rows or differ.
+    `position_ids` start again where a document begins; `packing`, further arguments of the model, has the
+    cumulative lengths of the documents of one row, or their numbers `seq_idx`. `key_mask`, (B, cached + N),
+    is False for padding; `hidden_states` are (B, N, D).
     """
     rows, new = hidden_states.shape[:2]
     documents = None

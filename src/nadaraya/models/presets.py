@@ -36,6 +36,7 @@ def is_preset(name: str) -> bool:
     Args:
         name: what may be one.
 
+    >>> from nadaraya.models.presets import is_preset
     >>> is_preset("demo"), is_preset("nano-d12-gka"), is_preset("gka")
     (True, True, False)
     """
@@ -52,6 +53,7 @@ def preset_fields(name: str, variant: str | Sequence[str] | None = None) -> dict
     Raises:
         InputError: no such preset or variant, or a depth out of range.
 
+    >>> from nadaraya.models.presets import preset_fields
     >>> preset_fields("nano-d20")["hidden_size"], preset_fields("nano-d20")["value_embeddings"]
     (1280, 'alternate')
     >>> preset_fields("nano-d20-gka")["value_embeddings"] is None

@@ -3,7 +3,7 @@
 The `draw_*` functions fill one axes each, as in `nadaraya.report.figures`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -58,51 +58,28 @@ def bank_curves(shapes: Sequence[BankShape], marks: Sequence[int] = ()) -> Figur
 
 
 def lag_histograms(histograms: dict[str, LagHistogram]) -> Figure:
-    """Separator lags of several texts side by side, the first one's peaks and range setting the scale.
+    """Separator lags of texts by name side by side, the first one's peaks and range setting the scale.
 
     As in Gaussian Process Attention (anonymous), figure 5: a corpus beside generated text.
-
-    Args:
-        histograms: by the name of the text.
-
-    Returns:
-        A matplotlib figure with one chart per text.
-
-    >>> from nadaraya.interpret import lag_histogram
-    >>> from nadaraya.report.by_lag import lag_histograms
-    >>> figure = lag_histograms({"corpus": lag_histogram("a line\\n" * 50)})
-    >>> figure.axes[0].get_title(loc="left")
-    'corpus: share of separations, %'
     """
-    longest = longest_shown(list(histograms.values())[:1])
     with charts(460, 260, columns=len(histograms), sharex=True) as (figure, axes):
-        for place, (chart, (name, histogram)) in enumerate(zip(axes[0], histograms.items(), strict=True)):
-            marked = [peak.lag for peak in histogram.peaks(2)]
-            draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
-            chart.set_title(f"{name}: share of separations, %")
+        draw_histograms(axes[0], histograms)
     return figure
 
 
+def draw_histograms(axes: Sequence[Axes], histograms: Mapping[str, LagHistogram]) -> None:
+    """Separator lags of texts by name, one chart each, the first one's range on all of them."""
+    longest = longest_shown(list(histograms.values())[:1])
+    for place, (chart, (name, histogram)) in enumerate(zip(axes, histograms.items(), strict=True)):
+        marked = [peak.lag for peak in histogram.peaks(2)]
+        draw_histogram(chart, histogram, "blue" if place else "slate", marked, longest)
+        chart.set_title(f"{name}: share of separations, %")
+
+
 def implied_curves(kernels: Sequence[ImpliedKernel], fits: Sequence[BankFit] = ()) -> Figure:
-    """Draw the worth of each lag in the logits: one chart per layer, one line per head, fits dashed.
+    """The worth of each lag in the logits: one chart per layer, one line per head, fits dashed.
 
-    Args:
-        kernels: of the layers, from `implied_kernels`.
-        fits: the bank fitted to each; default none are drawn.
-
-    Returns:
-        A matplotlib figure. The legend of a chart gives the R² of each head.
-
-    Raises:
-        InputError: no layers.
-
-    >>> import numpy as np
-    >>> from nadaraya.interpret.implied import ImpliedKernel
-    >>> from nadaraya.report.by_lag import implied_curves
-    >>> curve = -np.arange(9.0)[None]
-    >>> kernel = ImpliedKernel(0, curve, 9 - np.arange(9), r2=np.array([0.8]), deviation=np.array([2.0]))
-    >>> implied_curves([kernel]).axes[0].get_title(loc="left")
-    'layer 0: logits by lag, mean 0'
+    The legend of a chart gives the R² of each head.
     """
     if not kernels:
         raise must_be("kernels", "those of at least one layer", kernels)

@@ -84,12 +84,6 @@ def pruning_curves(curves: Sequence[Mapping[str, Any]], limit: float | None = No
 
     Raises:
         InputError: no curves.
-
-    >>> from nadaraya.report.figures import pruning_curves
-    >>> points = [{"removed": k, "loss": 1 + k / 9, "loss_before_tuning": 1 + k / 4} for k in range(3)]
-    >>> figure = pruning_curves([{"by": "loss", "tune": 40, "points": points}])
-    >>> figure.axes[0].get_xlabel()
-    'heads removed'
     """
     if not curves:
         raise must_be("curves", "one or more of a run", curves)

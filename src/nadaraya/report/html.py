@@ -38,23 +38,7 @@ def write_report(runs: Sequence[RunData], out: str | Path, force: bool = False) 
 
 
 def render(runs: Sequence[RunData]) -> str:
-    """The report on some runs as an HTML page.
-
-    Args:
-        runs: from `read_run` and `read_image_run`, at least one; those on text come first.
-
-    Returns:
-        The page; every text that comes from a run is escaped.
-
-    Raises:
-        InputError: no runs were given.
-
-    >>> from nadaraya.report.html import render
-    >>> from nadaraya.report.runs import RunData
-    >>> run = RunData("demo", "demo", "rope", [{"kind": "final", "step": 600, "loss": 1.25}])
-    >>> "The validation loss of <b>rope</b> is 1.2500 nats/token" in render([run])
-    True
-    """
+    """The report on some runs as an HTML page, those on text first; what comes from a run is escaped."""
     if not runs:
         raise must_be("runs", "a list of at least one run", runs)
     images = [run for run in runs if isinstance(run, ImageRunData)]

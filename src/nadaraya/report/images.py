@@ -108,21 +108,7 @@ class ImageRunData(RunData):
 def read_image_run(run: "Run", examples: int = 3) -> ImageRunData:
     """Everything that a report shows of a run on images; what its model has learned, when it is finished.
 
-    Args:
-        run: an opened run folder.
-        examples: validation images to look at; default 3.
-
-    Returns:
-        The data.
-
-    Raises:
-        InputError: it is a run on text, or a file of it is damaged.
-
-    >>> from nadaraya.report.images import read_image_run
-    >>> from nadaraya.training import Run
-    >>> read_image_run(Run("absent"))
-    Traceback (most recent call last):
-    nadaraya.errors.InputError: absent is not a run folder: it has no config.yaml
+    `examples` validation images are looked at. An InputError for a run on text, and for a damaged file.
     """
     recipe = run.image_recipe()
     model, data, training = recipe.model, recipe.data, recipe.training

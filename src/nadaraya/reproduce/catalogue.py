@@ -64,12 +64,7 @@ class Figure(Section):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A study at a scale.
-
-    Attributes:
-        study: the study.
-        vocabulary: number of tokens that a plan assumes, so that it needs no text.
-    """
+    """A study at a scale, with the number of tokens that a plan assumes, so that it needs no text."""
 
     study: Study
     vocabulary: int
@@ -102,20 +97,10 @@ def load_figure(name: str) -> Figure:
 
 
 def load_experiment(study: str, scale: str) -> Experiment:
-    """The study that some figures rest on, at a scale.
+    """The study that some figures rest on, by its name in `Figure.study`, at a scale.
 
-    Args:
-        study: its name, as `Figure.study` has it.
-        scale: "smoke", whether it works; "cpu", a quarter of the papers' width; "gpu", their model for fewer
-            updates; "paper", their model and their 200,000 updates.
-
-    Raises:
-        InputError: no such study or scale.
-
-    >>> from nadaraya.reproduce.catalogue import load_experiment
-    >>> experiment = load_experiment("papers", "cpu")
-    >>> experiment.study.seeds_of("u10000"), experiment.vocabulary
-    ([0], 93)
+    "smoke": whether it works; "cpu": a quarter of the papers' width; "gpu": their model for fewer updates;
+    "paper": their model and their 200,000 updates.
     """
     read = _read("studies", study, "study")
     if scale not in read["scales"]:

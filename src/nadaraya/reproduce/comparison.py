@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from nadaraya.files import reading, write_file
 from nadaraya.interpret.banks import BankShape
 from nadaraya.report import write_figure
-from nadaraya.report.by_lag import draw_bank, draw_histogram, longest_shown
+from nadaraya.report.by_lag import draw_bank, draw_histograms
 from nadaraya.report.figures import draw_losses
 from nadaraya.report.runs import RunData, labelled
 from nadaraya.report.style import charts
@@ -30,24 +30,8 @@ from nadaraya.training.recipe import read_mapping
 def write_comparison(study: str, plan: Study, folder: Path) -> dict[str, list[Checked]]:
     """Write drawings and comparison.md of every figure that a folder's runs serve, from results.json alone.
 
-    Args:
-        study: name of the study that figures rest on.
-        plan: that study, at its scale.
-        folder: that has its results.json; files there are replaced.
-
-    Returns:
-        What was found of the claims of each figure, in their order, by the figure's name.
-
-    Raises:
-        InputError: the folder has no results, or they are not those of a study.
-
-    >>> from pathlib import Path
-    >>> from nadaraya.files import write_file
-    >>> from nadaraya.reproduce.catalogue import load_experiment
-    >>> from nadaraya.reproduce.comparison import write_comparison
-    >>> write_file(Path("papers-smoke/results.json"), '{"cells": [], "runs": [], "recipe": {}}')
-    >>> write_comparison("papers", load_experiment("papers", "smoke").study, Path("papers-smoke"))
-    {}
+    `study` is the name of the study that figures rest on, `plan` that study at its scale. Files of the folder
+    are replaced. It returns what was found of the claims of each figure, in their order, by its name.
     """
     results = read_results(folder)
     found, figures, checked = Findings(plan, results), [], {}
@@ -168,13 +152,9 @@ def _banks(shapes: list[BankShape], where: str) -> Drawing:
 def _newlines(shapes: list[BankShape], probed: dict[str, object], where: str) -> Drawing:
     """The trained banks of the first layer, and the histograms of the corpus and of generated text."""
     histograms = {text: stored_histogram(probed, text) for text in ("corpus", "generated")}
-    longest = longest_shown([histograms["corpus"]])
     with charts(400, 260, columns=3 if shapes else 2) as (drawing, (axes,)):
         if shapes:
             draw_bank(axes[0], replace(shapes[0], initial=None))
-        for chart, (text, histogram) in zip(axes[-2:], histograms.items(), strict=True):
-            marked = [peak.lag for peak in histogram.peaks(2)]
-            draw_histogram(chart, histogram, "slate" if text == "corpus" else "blue", marked, longest)
-            chart.set_title(f"{text}: share of separations, %")
+        draw_histograms(axes[-2:], histograms)
         drawing.suptitle(where, x=0.01, ha="left", fontsize=9)
     return drawing

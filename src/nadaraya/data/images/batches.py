@@ -34,20 +34,7 @@ _ORDER, _AUGMENT, _MIX, _SYNTHETIC = 2, 3, 4, 5  # independent streams; 0 and 1 
 def steps_per_epoch(images: ImageSet, batch_size: int) -> int:
     """Updates in one pass over the training images; those that fill no batch are left out of that pass.
 
-    Args:
-        images: what is trained on.
-        batch_size: images in an update, over all processes.
-
-    Returns:
-        N // batch_size, at least 1.
-
-    Raises:
-        InputError: fewer images than a batch.
-
-    >>> from nadaraya.data.images.batches import steps_per_epoch
-    >>> from nadaraya.data.images.sources import ImageSet
-    >>> steps_per_epoch(ImageSet("ten images", (), 1, train=range(10), validation=range(2)), batch_size=4)
-    2
+    An InputError for fewer images than a batch, which is that of all processes.
     """
     count = len(images.train)
     if not 1 <= batch_size <= count:
@@ -159,26 +146,9 @@ def synthetic_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """One random batch again and again, for the speed of a model without that of the data.
 
-    Args:
-        images, augmentation: give the shape and the number of classes; no image is read.
-        workers: not used; here so that the arguments are those of `training_batches`.
-        pin_memory: as for `training_batches`.
-        **run: batch_size, seed, first_step, steps, rank and world_size, likewise.
-
-    Returns:
-        `steps` - `first_step` times the same tensors: inputs (b, C, S, S), standard normal, and targets
-        (b, classes) whose rows sum to 1, float32.
-
-    Raises:
-        InputError: as `training_batches`.
-
-    >>> from nadaraya.data.images import Augmentation
-    >>> from nadaraya.data.images.batches import synthetic_batches
-    >>> from nadaraya.data.images.sources import ImageSet
-    >>> images = ImageSet("ten images", ("even", "odd"), 1, train=range(10), validation=range(2))
-    >>> run = {"batch_size": 4, "seed": 0, "first_step": 97, "steps": 100}
-    >>> [inputs.shape[0] for inputs, _ in synthetic_batches(images, Augmentation(image_size=32), **run)]
-    [4, 4, 4]
+    The arguments are those of `training_batches`; no image is read, and `workers` has no effect. It gives
+    `steps` - `first_step` times the same tensors: inputs (b, C, S, S), standard normal, and targets
+    (b, classes) whose rows sum to 1, float32.
     """
     updates = _Updates(images, augmentation, **run)
     size = augmentation.image_size

@@ -83,7 +83,7 @@ class ImageSource(ABC):
         classes: names of the classes where they are known, default None.
 
     >>> import numpy as np
-    >>> from PIL import Image, ImageOps, UnidentifiedImageError
+    >>> from PIL import Image
     >>> from nadaraya.data.images.sources import ImageSource
     >>> class Blank(ImageSource):
     ...     def name(self, index): return f"blank {index}"

@@ -245,21 +245,8 @@ def _posterize(image: Image.Image, bits: int, **options: int) -> Image.Image:
 def evaluation_transform(augmentation: Augmentation, channels: int = 3) -> Transform:
     """The transform of evaluation: resize, central crop, normalisation; nothing is random.
 
-    Args:
-        augmentation: that of the run; gives size, interpolation, crop and statistics.
-        channels: 1 or 3, that of the `ImageSet`.
-
-    Returns:
-        A function of a PIL image of any mode and size, giving an input (C, S, S) float32.
-
-    Raises:
-        InputError: the statistics do not fit the channels.
-
-    >>> from PIL import Image
-    >>> from nadaraya.data.images import Augmentation
-    >>> from nadaraya.data.images.transforms import evaluation_transform
-    >>> evaluation_transform(Augmentation(image_size=32))(Image.new("RGB", (640, 480))).shape
-    torch.Size([3, 32, 32])
+    It makes the input, (C, S, S) float32, of a PIL image of any mode and size. An InputError where the
+    statistics do not fit the channels, 1 or 3.
     """
     pixels = create_transform(augmentation.image_size, **augmentation.evaluation, normalize=False)
     steps = pixels.transforms[:-1]  # the last one makes a tensor

@@ -4,6 +4,7 @@
 are biases of all pairs, T5 and Inkling, need `attach_attention` besides to work without them.
 """
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ def register_attention() -> None:
     AttentionMaskInterface.register(_NAME, masks.attention_mask)
 
 
-class Attachment:
+class Attachment(ExitStack):
     """The changes of `attach_attention` to a model; as a context manager it takes them back at its end.
 
     Attributes:
@@ -45,27 +46,24 @@ class Attachment:
     """
 
     def __init__(self, model: PreTrainedModel, name: str) -> None:
+        super().__init__()
         models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-        self._before = [(part, part.config._attn_implementation) for part in models]
+        for part in reversed(models):  # the last is taken back first: the whole before its parts
+            self.callback(_put_back, part, part.config._attn_implementation)
         model.set_attn_implementation(name)
         found = {name: module for name, module in model.named_modules() if relative.is_relative(module)}
         self.relative = list(found)
-        self._take_back = [relative.hand_on(module) for module in found.values()]
+        for module in found.values():
+            self.callback(relative.hand_on(module))
 
     def remove(self) -> None:
         """Give the model back the attention that it had."""
-        for take_back in self._take_back:
-            take_back()
-        for part, name in self._before:  # the whole before its parts
-            over = OVER * str(part.config._attn_implementation).startswith(OVER)  # a bank is there now
-            part.set_attn_implementation(over + name.removeprefix(OVER))
-        self._take_back, self._before = [], []
+        self.close()
 
-    def __enter__(self) -> "Attachment":
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.remove()
+def _put_back(part: PreTrainedModel, name: str) -> None:
+    over = OVER * str(part.config._attn_implementation).startswith(OVER)  # a bank is there now
+    part.set_attn_implementation(over + name.removeprefix(OVER))
 
 
 def attach_attention(model: Any, *, window: int | None = None) -> Attachment:

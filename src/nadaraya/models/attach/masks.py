@@ -81,17 +81,9 @@ def attention_mask(
     """The masks of `attn_implementation="nadaraya"`, as transformers' AttentionMaskInterface calls for them.
 
     To a model they are those of "eager", numbers that are there whenever they hide a pair: models edit them.
-
-    Args:
-        batch_size, q_length, kv_length: B, Nq and Nk.
-        q_offset, kv_offset: position of the first query and of the first key.
-        mask_function: which pairs take part, by their indices.
-        attention_mask: (B, all positions) bool, True where a key takes part.
-        allow_is_causal_skip: whether, while a model is compiled, None may stand for causality alone.
-        allow_is_bidirectional_skip: whether None may stand for no mask at all.
-        dtype, device: of the mask.
-        window: keys that a query sees at most, on either side, itself included; default all.
-        **options: further arguments of `transformers.masking_utils.sdpa_mask`.
+    The arguments are those of `transformers.masking_utils.sdpa_mask`, and `window`, the keys that a query
+    sees at most, on either side, itself included. While a model is compiled, None may stand for causality
+    alone (`allow_is_causal_skip`); it may stand for no mask at all by `allow_is_bidirectional_skip`.
 
     Returns:
         None, an `UnwrittenMask`, or a mask (B, 1, Nq, Nk) to be added to logits.

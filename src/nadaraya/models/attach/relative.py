@@ -10,6 +10,7 @@ A single query's bias is no larger than its keys, so cached decoding keeps the m
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -37,11 +38,7 @@ def hand_on(module: nn.Module) -> Callable[[], None]:
         return module.register_forward_pre_hook(_hand_on_buckets, with_kwargs=True).remove
     bias: Any = module.rel_logits_proj
     bias.forward = MethodType(_weights_of_profiles, module)
-
-    def take_back() -> None:
-        del bias.forward
-
-    return take_back
+    return partial(delattr, bias, "forward")
 
 
 def hands_on(module: nn.Module) -> bool:

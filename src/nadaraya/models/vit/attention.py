@@ -154,16 +154,6 @@ def layer_options(
             "table" for a table of the size of the grid; and the variant's own.
         grid_size: rows and columns of patches, where something depends on them.
         num_prefix_tokens: tokens before the patches.
-
-    Returns:
-        The keywords.
-
-    Raises:
-        InputError: an unknown variant or keyword, or one of a Gaussian for a dot product.
-
-    >>> from nadaraya.models.vit.attention import layer_options
-    >>> layer_options("gka-loo", {"per": "channel"})["exclude_self"]
-    True
     """
     if variant not in VISION_VARIANTS:
         raise unknown_name("variant", variant, VISION_VARIANTS)

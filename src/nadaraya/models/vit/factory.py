@@ -19,12 +19,7 @@ _REFUSALS = (TypeError, ValueError, AssertionError, RuntimeError, KeyError, Attr
 
 
 def is_image_model(name: str) -> bool:
-    """Test whether timm has a model of that name, with or without a tag of weights; not an address on a hub.
-
-    >>> from nadaraya.models.vit.factory import is_image_model
-    >>> is_image_model("gka_tiny_patch16_224"), is_image_model("hf-hub:timm/vit")
-    (True, False)
-    """
+    """Test whether timm has a model of that name, with a tag of weights or none; not an address on a hub."""
     return ":" not in name and "/" not in name and timm.is_model(name.split(".")[0])
 
 
@@ -85,19 +80,9 @@ def create_image_model(
 
 
 def image_shape(model: nn.Module, image_size: int | None = None) -> tuple[int, int, int]:
-    """Channels, rows and columns of the images that a model takes.
+    """Channels, rows and columns of the images that a model of timm takes.
 
-    Args:
-        model: a model of timm.
-        image_size: pixels per side; default what the model was built for, else what timm notes as its input.
-
-    Returns:
-        (C, height, width).
-
-    >>> from nadaraya.models.vit import create_image_model
-    >>> from nadaraya.models.vit.factory import image_shape
-    >>> image_shape(create_image_model("gka_tiny_patch16_224", device="meta"))
-    (3, 224, 224)
+    The side is `image_size`; by default what the model was built for, else what timm notes as its input.
     """
     noted = getattr(model, "pretrained_cfg", {})
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)

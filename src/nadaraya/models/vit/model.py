@@ -130,18 +130,12 @@ _SIZES: dict[str, dict[str, int]] = {  # those of DeiT
     "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
 }
 
-# Mean and deviation are those of ImageNet, as in DeiT.
+# Sizes, mean and deviation are timm's defaults: those of ImageNet, as in DeiT.
 default_cfgs = generate_default_cfgs(
     {
         f"{family.replace('-', '_')}_{size}_patch16_224.untrained": {
-            "input_size": (3, 224, 224),
-            "num_classes": 1000,
-            "pool_size": None,
             "crop_pct": 0.9,
-            "interpolation": "bicubic",
             "fixed_input_size": True,
-            "mean": (0.485, 0.456, 0.406),
-            "std": (0.229, 0.224, 0.225),
             "first_conv": "patch_embed.proj",
             "classifier": "head",
             "license": "apache-2.0",

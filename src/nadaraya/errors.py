@@ -71,6 +71,19 @@ def unknown_name(
     return InputError(f"{name} must be one of {listed}, got {shown(given)}{hint}")
 
 
+def check_name(name: str, given: Any, accepted: Iterable[str]) -> None:
+    """Refuse a name that does not exist.
+
+    Args:
+        name, given, accepted: as `unknown_name` takes them.
+
+    Raises:
+        InputError: it is none of those accepted.
+    """
+    if given not in (names := tuple(accepted)):
+        raise unknown_name(name, given, names)
+
+
 def _printable(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 

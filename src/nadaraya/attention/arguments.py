@@ -17,6 +17,7 @@ from nadaraya.attention.factored import Factored
 from nadaraya.attention.positions import GridLogits, LagMixture
 from nadaraya.kernels import Kernel
 from nadaraya.kernels.modal import Modes
+from nadaraya.kernels.parameters import is_transformed
 
 Content = Kernel | Factored | Tensor | float | None
 
@@ -139,9 +140,7 @@ class AttentionArguments:
         hides = self.exclude_self or (self.causal and self.query.shape[2] > 1)
         hides = hides or any(part is not None for part in hiding)
         by_number = self.key_bias is not None or self.lag_logits is not None
-        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        shapes_alone = self.on_gpu or self.query.is_meta
-        if transformed or shapes_alone or not (hides or by_number):
+        if is_transformed() or self.on_gpu or self.query.is_meta or not (hides or by_number):
             return False
         if not hides and self.all_logits_above(-math.inf):
             return False

@@ -16,16 +16,15 @@ logit of the pairs with j − i = t − (Nq − 1), i and j counted from 0 in th
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from nadaraya.attention import fused_cpu
+from nadaraya.attention.derivatives import differentiate
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.partition import Part, part_of, partition, subparts, whole, work_on
 from nadaraya.attention.passes import ByTorch, Compiled, can_compile
-from nadaraya.errors import InputError
 
 # Rows of a block: large ones amortise calls, small ones compute less of the future in causal calls.
 LONGEST_BLOCK = 256
@@ -62,21 +61,27 @@ def blocks(
     num_queries: int, num_keys: int, rows: int, causal: bool, window: int, active: Tensor | None = None
 ) -> Iterator[Block]:
     """Blocks of rows, and the keys that they visit; of those, the `active` where some are negligible."""
-    offset = num_keys - num_queries
     ranges = None if active is None else active.tolist()
     for start in range(0, num_queries, rows):
-        stop = min(num_queries, start + rows)
-        first = max(0, start + offset - window + 1) if window else 0
-        last = num_keys
-        if causal:
-            last = min(last, stop + offset)
-        elif window:
-            last = min(last, stop + offset + window - 1)
+        some = slice(start, min(num_queries, start + rows))
+        keys = visible_keys(some, num_queries, num_keys, causal, window)
         if ranges is not None:
             low, high = ranges[start // LONGEST_BLOCK]
-            first, last = max(first, low), min(last, high)
-        first = min(first, num_keys)
-        yield Block(slice(start, stop), slice(first, max(first, last)))
+            first = min(max(keys.start, low), num_keys)
+            keys = slice(first, max(first, min(keys.stop, high)))
+        yield Block(some, keys)
+
+
+def visible_keys(rows: slice, num_queries: int, num_keys: int, causal: bool, window: int) -> slice:
+    """The keys from the first to the last that some of the rows see, by their lags alone; 0 for no window."""
+    start, stop = (row + num_keys - num_queries for row in (rows.start, rows.stop))
+    first, last = max(0, start - window + 1) if window else 0, num_keys
+    if causal:
+        last = min(last, stop)
+    elif window:
+        last = min(last, stop + window - 1)
+    first = min(first, num_keys)
+    return slice(first, max(first, last))
 
 
 def _mask_rows(mask: Tensor, block: Block, flip: bool = True) -> Tensor:
@@ -180,7 +185,7 @@ def _attend(
 
 
 @blocked_attention.register_fake
-def _(query, key, value, scale, diagonals, key_bias, mask, causal, window, active=None):  # type: ignore[no-untyped-def]
+def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return empty_results(query, value)
 
 
@@ -318,36 +323,9 @@ def _(  # type: ignore[no-untyped-def]
     )
 
 
-def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, diagonals, key_bias, mask, causal, window, active = inputs
-    ctx.save_for_backward(query, key, value, *output, diagonals, key_bias, mask, active)
-    ctx.options = (scale, causal, window)
-
-
-def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, diagonals, key_bias, mask, active = ctx.saved_tensors
-    scale, causal, window = ctx.options
-    need_diagonals, need_key_bias, need_mask = ctx.needs_input_grad[4:7]
-    *grads, grad_diagonals, grad_key_bias, grad_mask = blocked_attention_backward(
-        grad_out, grad_lse, query, key, value, out, lse, scale, diagonals, key_bias, mask, causal, window,
-        need_diagonals, need_key_bias, need_mask, active,
-    )  # fmt: skip
-    return (
-        *grads,
-        None,
-        grad_diagonals.sum_to_size(diagonals.shape) if need_diagonals else None,
-        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
-        grad_mask.to(mask.dtype) if need_mask else None,
-        None,
-        None,
-        None,
-    )
-
-
-def refuse_second_derivative(*_: object) -> NoReturn:
-    """The gradient of a fast backend's gradients."""
-    raise InputError('second derivatives must be taken with backend="reference": fast backends have none')
-
-
-blocked_attention.register_autograd(_backward, setup_context=_save_for_backward)
-blocked_attention_backward.register_autograd(refuse_second_derivative)
+differentiate(
+    blocked_attention,
+    blocked_attention_backward,
+    ("query", "key", "value", "diagonals", "key_bias", "mask"),
+    optional=(("diagonals",), ("key_bias",), ("mask",)),
+)

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nadaraya.attention.functional import AttentionOptions, attention_from_state
-
 
 class KeyValueCache(Protocol):
     """Protocol of a cache for decoding, as far as the layer uses it."""
@@ -27,29 +25,6 @@ class KeyValueCache(Protocol):
 def factorises(content: Any) -> bool:
     """Return whether a layer's content, or what makes it, gives features, whose sums are a state."""
     return bool(getattr(getattr(content, "func", content), "factored", False))
-
-
-def attention_from_cache(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cache: KeyValueCache,
-    earlier_mask: Tensor | None,
-    options: AttentionOptions,
-) -> tuple[Tensor, Tensor | None]:
-    """Output and log-sum-exp from the state that a cache keeps, which goes on.
-
-    Args:
-        query, key, value, options: of the new tokens.
-        cache: a state after the tokens before them; receives the one after them.
-        earlier_mask: (B, tokens before) bool, True where one takes part; None for all.
-    """
-    earlier = torch.tensor([cache.length()], device=query.device)
-    if earlier_mask is not None:
-        earlier = earlier_mask.sum(1)
-    out, lse, state = attention_from_state(query, key, value, cache.state(), earlier, **options)
-    cache.keep_state(state, key.shape[2])
-    return out, lse
 
 
 def with_earlier(

@@ -1,7 +1,6 @@
 """Likeness of a query and a key: the content of a layer's logits, with its parameters."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -9,14 +8,14 @@ from torch import Tensor, nn
 
 from nadaraya.attention.arguments import Content
 from nadaraya.attention.projections import LayerShape
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.kernels import ComposedKernel, Gaussian, Kernel
 from nadaraya.kernels.expressions import KernelExpression
-from nadaraya.kernels.heads import keep_kernel_heads, kept_blocks
+from nadaraya.kernels.heads import PartByHead
 from nadaraya.kernels.parameters import natural
 
 
-class DotProduct(nn.Module):
+class DotProduct(PartByHead):
     """q·k times a scale.
 
     Args:
@@ -30,6 +29,8 @@ class DotProduct(nn.Module):
         InputError: a scale that is not finite, or not positive where it is learned.
     """
 
+    per_head = ("log_scale",)
+
     def __init__(
         self,
         shape: LayerShape,
@@ -37,7 +38,7 @@ class DotProduct(nn.Module):
         learned: bool = False,
         by_length: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(shape.num_heads)
         self.scales_by_length = by_length
         self.scale = shape.head_dim**-0.5 if scale is None else float(scale)
         if not math.isfinite(self.scale) or (learned and self.scale <= 0.0):
@@ -50,13 +51,8 @@ class DotProduct(nn.Module):
         """Queries and keys as they are, and the operator's `content`."""
         return query, key, self.scale if self.log_scale is None else natural(self.log_scale)
 
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the scales of some heads, in place."""
-        if self.log_scale is not None:
-            self.log_scale = kept_blocks(self.log_scale, heads, len(self.log_scale))
 
-
-class KernelContent(nn.Module):
+class KernelContent(PartByHead):
     """log κ_h(‖q + δ_h − k‖), a kernel of the distance between query and key.
 
     Args:
@@ -75,6 +71,7 @@ class KernelContent(nn.Module):
     """
 
     kernel: Kernel | None
+    per_head: tuple[str, ...] = ("kernel", "shift")
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class KernelContent(nn.Module):
         bandwidth: float | None = None,
         shift: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(shape.num_heads)
         if not isinstance(kernel, Kernel):
             compact = any(name in str(kernel) for name in ("epanechnikov", "tricube"))
             default = 2.0 * shape.head_dim**0.5 if compact else shape.head_dim**0.25
@@ -94,13 +91,6 @@ class KernelContent(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Content]:
         """Queries and keys as distances take them, and the operator's `content`."""
         return query if self.shift is None else query + self.shift.to(query.dtype), key, self.kernel
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the kernels and displacements of some heads, in place."""
-        if self.kernel is not None:
-            keep_kernel_heads(self.kernel, heads)
-        if self.shift is not None:
-            self.shift = kept_blocks(self.shift, heads, len(self.shift))
 
 
 class GaussianContent(KernelContent):
@@ -119,6 +109,8 @@ class GaussianContent(KernelContent):
             share keys.
     """
 
+    per_head = ("kernel", "shift", "log_bandwidth")
+
     def __init__(
         self,
         shape: LayerShape,
@@ -126,8 +118,7 @@ class GaussianContent(KernelContent):
         per: Literal["head", "channel"] = "head",
         shift: bool = False,
     ) -> None:
-        if per not in ("head", "channel"):
-            raise unknown_name("per", per, ("head", "channel"))
+        check_name("per", per, ("head", "channel"))
         if per == "channel" and shape.num_key_value_heads != shape.num_heads:
             raise must_be("per", "'head' where heads share keys, which have one scale then", per)
         initial = _bandwidth(bandwidth, shape.head_dim**0.25)
@@ -153,12 +144,6 @@ class GaussianContent(KernelContent):
         if self.shift is not None:
             scaled = torch.addcmul(self.shift.to(query.dtype) * precision, query, precision)
         return scaled, scaled if one else key * precision, _UNIT
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the bandwidths and displacements of some heads, in place."""
-        super().keep_heads(heads)
-        if self.per == "channel":
-            self.log_bandwidth = kept_blocks(self.log_bandwidth, heads, len(self.log_bandwidth))
 
     def extra_repr(self) -> str:
         return f"per={self.per!r}, shift={self.shift is not None}"

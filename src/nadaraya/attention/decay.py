@@ -56,10 +56,10 @@ def active_keys(
         length, radius = torch.zeros_like(query[..., 0]), torch.zeros_like(key[..., 0])
     else:
         length, radius = query.norm(dim=-1) * abs(scale), key.norm(dim=-1)
-    least = _by_block(least, LONGEST_BLOCK, torch.inf).amin(-1)
-    length = _by_block(length, LONGEST_BLOCK, 0.0).amax(-1)
-    radius = _by_block(radius, _KEYS, 0.0).amax(-1)
-    by_key = _by_block(by_key, _KEYS, -torch.inf).amax(-1) + math.log(_KEYS)
+    least = by_block(least, LONGEST_BLOCK, torch.inf).amin(-1)
+    length = by_block(length, LONGEST_BLOCK, 0.0).amax(-1)
+    radius = by_block(radius, _KEYS, 0.0).amax(-1)
+    by_key = by_block(by_key, _KEYS, -torch.inf).amax(-1) + math.log(_KEYS)
     by_lag = _largest_by_lag(diagonals, num_queries, num_keys)
 
     least = least + math.log(prune_tol / (1 if causal else 2))  # half of it behind, half of it ahead
@@ -80,7 +80,7 @@ def active_keys(
 
 
 @active_keys.register_fake
-def _(query, key, scale, diagonals, key_bias, gaussian, causal, window, prune_tol):  # type: ignore[no-untyped-def]
+def _(query: Tensor, *_: object) -> Tensor:
     return torch.empty((-(-query.shape[2] // LONGEST_BLOCK), 2), dtype=torch.int64, device="cpu")
 
 
@@ -118,6 +118,6 @@ def _largest_by_lag(diagonals: Tensor, num_queries: int, num_keys: int) -> Tenso
     return whole.unfold(-1, LONGEST_BLOCK + _KEYS - 1, _KEYS).amax(-1)
 
 
-def _by_block(tensor: Tensor, size: int, filling: float) -> Tensor:
+def by_block(tensor: Tensor, size: int, filling: float) -> Tensor:
     """(…, N) as (…, blocks, size)."""
     return F.pad(tensor, (0, -tensor.shape[-1] % size), value=filling).unflatten(-1, (-1, size))

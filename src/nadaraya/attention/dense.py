@@ -178,10 +178,11 @@ class _Exact(torch.autograd.Function):
         return (rows.float() * scale) @ shared.float()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         rows, shared = ctx.saved_tensors
         grad = grad.to(rows.dtype)
-        return grad @ shared.mT * ctx.scale, rows.mT @ grad * ctx.scale, None
+        of_rows = grad @ shared.mT * ctx.scale if ctx.needs_input_grad[0] else None
+        return of_rows, rows.mT @ grad * ctx.scale if ctx.needs_input_grad[1] else None, None
 
 
 class _Rounded(torch.autograd.Function):
@@ -193,9 +194,10 @@ class _Rounded(torch.autograd.Function):
         return weights.to(values.dtype) @ values
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         weights, values = ctx.saved_tensors
-        return grad.float() @ values.float().mT, weights.to(values.dtype).mT @ grad
+        of_weights = grad.float() @ values.float().mT if ctx.needs_input_grad[0] else None
+        return of_weights, weights.to(values.dtype).mT @ grad if ctx.needs_input_grad[1] else None
 
 
 def _by_shared(

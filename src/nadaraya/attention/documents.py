@@ -60,10 +60,15 @@ def document_ids_of_lengths(cumulative_lengths: Tensor, num_tokens: int | None =
 def starts_of(key_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
     """Start of each token's text, (B, N): its document, or (B, 1): after the padding on the left."""
     if document_ids is not None:
-        begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
-        indices = torch.arange(begins.shape[1], device=begins.device)
-        return torch.where(begins, indices, 0).cummax(1).values
+        return document_starts(document_ids)
     return None if key_mask is None else (~key_mask).long().cumprod(1).sum(1, keepdim=True)
+
+
+def document_starts(document_ids: Tensor) -> Tensor:
+    """Start of each token's document, (B, N)."""
+    begins = F.pad(document_ids.diff() != 0, (1, 0), value=True)
+    indices = torch.arange(begins.shape[1], device=begins.device)
+    return torch.where(begins, indices, 0).cummax(1).values
 
 
 def log_length(query: Tensor, seen: int, starts: Tensor | None) -> Tensor:

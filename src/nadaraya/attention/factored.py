@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.errors import InputError, must_be
+from nadaraya.kernels.parameters import is_transformed
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,8 @@ class Factored:
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Refuse negative features with a denominator that they may bring to 0, where looking is free."""
-        free = query.device.type == "cpu" and not torch.compiler.is_compiling()
-        transformed = torch._C._are_functorch_transforms_active()
-        if not self.normalise or self.floor is not None or not free or transformed:
+        free = query.device.type == "cpu" and not is_transformed()
+        if not self.normalise or self.floor is not None or not free:
             return
         for name, features in (("query", query), ("key", key)):
             if features.numel() and (least := features.detach().amin().item()) < 0.0:

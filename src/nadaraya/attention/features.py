@@ -1,7 +1,6 @@
 """Features of queries and keys, token by token, whose product is the kernel: κ(i,j) = φ(q_i)·ψ(k_j)."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,8 +11,8 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable imports the
 from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.projections import LayerShape
-from nadaraya.errors import InputError, must_be, unknown_name
-from nadaraya.kernels.heads import kept_blocks
+from nadaraya.errors import InputError, check_name, must_be
+from nadaraya.kernels.heads import PartByHead
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, log_of_positive
 
 Kind = Literal["elu", "relu", "silu", "taylor", "positive-random", "gaussian-random", "trigonometric-random"]
@@ -32,7 +31,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Features(nn.Module):
+class Features(PartByHead):
     """φ(q)·ψ(k) in place of the exponential of q·k: linear attention, and random features of a kernel.
 
     - "elu": elu(x) + 1 (Katharopoulos et al. 2020). "relu": max(x, 0). "silu": x σ(x), of either sign, as in
@@ -66,6 +65,7 @@ class Features(nn.Module):
     bandwidth = Positive()
     w: Tensor
     drawn: Tensor
+    per_head = ("log_bandwidth",)
 
     def __init__(
         self,
@@ -80,9 +80,8 @@ class Features(nn.Module):
         redraw_every: int | None = 1000,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
-        if kind not in get_args(Kind):
-            raise unknown_name("kind", kind, get_args(Kind))
+        super().__init__(shape.num_heads)
+        check_name("kind", kind, get_args(Kind))
         given = {"num_features": num_features, "scale": scale, "bandwidth": bandwidth, "seed": seed}
         given["redraw_every"] = None if redraw_every == 1000 else redraw_every
         for name, value in given.items():
@@ -185,11 +184,6 @@ class Features(nn.Module):
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
         super()._load_from_state_dict(*args, **options)
         self._batches = None
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the bandwidths of some heads, in place; w is all heads'."""
-        if hasattr(self, "log_bandwidth"):
-            self.log_bandwidth = kept_blocks(self.log_bandwidth, heads, len(self.log_bandwidth))
 
     def extra_repr(self) -> str:
         size = f", num_features={len(self.w)}, redraw_every={self.redraw_every}" if self.random else ""

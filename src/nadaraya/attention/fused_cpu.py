@@ -55,7 +55,7 @@ def attend(
         nothing = suspect & hidden.all(-1)
         out = out.masked_fill(nothing[..., None], 0.0)
         lse = lse.masked_fill(nothing, -torch.inf)
-    return _with_heads_together(out), lse.contiguous()
+    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()  # heads of a token together
 
 
 def backward(
@@ -107,10 +107,6 @@ def backward(
 
 def with_columns(tensor: Tensor, *columns: Tensor) -> Tensor:
     return torch.cat((tensor, *(column[..., None] for column in columns)), dim=-1)
-
-
-def _with_heads_together(out: Tensor) -> Tensor:
-    return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Content by landmarks: a few rows stand for all tokens, and the kernel factorises in likenesses to them."""
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -10,14 +9,14 @@ from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.features import GAUSSIAN_FLOOR
 from nadaraya.attention.projections import LayerShape
-from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels.heads import kept_blocks
+from nadaraya.errors import check_name, must_be
+from nadaraya.kernels.heads import PartByHead
 from nadaraya.kernels.parameters import Positive, at_least_float32, count, log_of_positive
 
 Landmarks = Literal["random", "segments", "learned"]
 
 
-class NystromContent(nn.Module):
+class NystromContent(PartByHead):
     """K_XZ (K_ZZ + λI)^{-1} K_ZX: Gaussian kernel attention by Nyström's method, from m landmarks Z.
 
     With K_ZZ + λI = L Lᵀ the features of x are K_xZ L^{-T}. They may be negative. Where each token counts for
@@ -44,6 +43,7 @@ class NystromContent(nn.Module):
     why_not_causal = "its landmarks are taken from the whole text; landmarks='learned' are not"
     factored = Factored(floor=GAUSSIAN_FLOOR)
     bandwidth = Positive()
+    per_head = ("log_bandwidth", "points")
 
     def __init__(
         self,
@@ -53,9 +53,8 @@ class NystromContent(nn.Module):
         bandwidth: float | None = None,
         ridge: float = 1e-6,
     ) -> None:
-        super().__init__()
-        if landmarks not in get_args(Landmarks):
-            raise unknown_name("landmarks", landmarks, get_args(Landmarks))
+        super().__init__(shape.num_heads)
+        check_name("landmarks", landmarks, get_args(Landmarks))
         if not 0.0 < ridge < float("inf"):
             raise must_be("ridge", "a positive finite number", ridge)
         check_heads(shape)
@@ -108,13 +107,6 @@ class NystromContent(nn.Module):
                 rows.append(torch.take_along_dim(source, places[:, None, :, None], 2))
                 present.append(there[:, None])
         return torch.cat(rows, 2), torch.cat(present, 2)
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the bandwidths and learned landmarks of some heads, in place."""
-        num_heads = len(self.log_bandwidth)
-        self.log_bandwidth = kept_blocks(self.log_bandwidth, heads, num_heads)
-        if self.points is not None:
-            self.points = kept_blocks(self.points, heads, num_heads)
 
     def extra_repr(self) -> str:
         return f"num_landmarks={self.num_landmarks}, landmarks={self.landmarks!r}, ridge={self.ridge:g}"

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
+import torch
 from torch import Tensor, nn
 
 from nadaraya.attention.autocast import in_autocast_dtype
-from nadaraya.attention.caching import KeyValueCache, attention_from_cache, factorises, with_earlier
+from nadaraya.attention.caching import KeyValueCache, factorises, with_earlier
 from nadaraya.attention.checks import RIDGE, check_options
 from nadaraya.attention.content import DotProduct, why_not_causal
 from nadaraya.attention.documents import log_length, starts_of
-from nadaraya.attention.functional import AttentionOptions
+from nadaraya.attention.functional import AttentionOptions, attention_from_state
 from nadaraya.attention.gates import ForgetGate, Sink
 from nadaraya.attention.own_value import OwnValue, attend, own_rows, without_direction
 from nadaraya.attention.positions import Position
@@ -303,7 +304,9 @@ class KernelSelfAttention(nn.Module):
             if return_weights or attn_mask is not None:
                 name = "attn_mask" if attn_mask is not None else "return_weights"
                 raise InputError(f"{name} must not be asked of a cache that keeps a state and no tokens")
-            out, lse = attention_from_cache(query, scored, value, cache, earlier_mask, options)
+            earlier = torch.tensor([seen], device=x.device) if earlier_mask is None else earlier_mask.sum(1)
+            out, lse, state = attention_from_state(query, scored, value, cache.state(), earlier, **options)
+            cache.keep_state(state, x.shape[1])
             if self.own_value == "project-out":
                 out = without_direction(out, own_rows(value, out))
             weights = None

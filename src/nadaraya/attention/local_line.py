@@ -1,6 +1,5 @@
 """The local line of kernel regression as attention: weights that see the slope of the values at the query."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.projections import LayerShape, by_head
 from nadaraya.errors import must_be
-from nadaraya.kernels.heads import keep_rows
+from nadaraya.kernels.heads import PartByHead
 
 
 def along_line(args: AttentionArguments, weights: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ def _scaled(vector: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return vector * (first * second).sum(-1, keepdim=True)
 
 
-class Probe(nn.Module):
+class Probe(PartByHead):
     """r = W_R x, a learned slope in place of the local line's, whose solve it saves (Parallax 2026).
 
     W_R starts at 0: the layer is attention at first.
@@ -107,9 +106,10 @@ class Probe(nn.Module):
         shape: sizes of the layer.
     """
 
+    per_head = ("slope",)
+
     def __init__(self, shape: LayerShape) -> None:
-        super().__init__()
-        self.num_heads = shape.num_heads
+        super().__init__(shape.num_heads)
         self.slope = nn.Linear(shape.dim, shape.heads_dim, bias=False)
         nn.init.zeros_(self.slope.weight)
         self.slope.keeps_start = True  # type: ignore[assignment]
@@ -117,8 +117,3 @@ class Probe(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The operator's `probe` of the tokens x (B, N, D), (B, H, N, d)."""
         return by_head(self.slope(x), self.num_heads)
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the slopes of some heads, in place."""
-        keep_rows(self.slope, heads, self.num_heads)
-        self.num_heads = len(heads)

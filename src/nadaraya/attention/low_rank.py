@@ -1,6 +1,5 @@
 """Attention of low rank: softmax to a few means or mixtures of the tokens, in place of all of them."""
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -11,14 +10,14 @@ from nadaraya.attention.autocast import full_precision
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.landmarks import averaging, check_heads, every_token, newton_inverse, visible
 from nadaraya.attention.projections import LayerShape
-from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels.heads import keep_rows, kept_blocks
+from nadaraya.errors import check_name, must_be
+from nadaraya.kernels.heads import PartByHead
 from nadaraya.kernels.parameters import count
 
 Share = Literal["none", "heads", "keys-values"]
 
 
-class NystromformerContent(nn.Module):
+class NystromformerContent(PartByHead):
     """softmax(q k̃ᵀ/√d) Z softmax(q̃ kᵀ/√d) with the means q̃ and k̃ of m segments (Xiong et al. 2021).
 
     Z ≈ softmax(q̃ k̃ᵀ/√d)^{-1} by six iterations. A text with no more tokens than landmarks has plain
@@ -40,7 +39,7 @@ class NystromformerContent(nn.Module):
     steps = 6
 
     def __init__(self, shape: LayerShape, num_landmarks: int = 64) -> None:
-        super().__init__()
+        super().__init__(shape.num_heads)
         check_heads(shape)
         self.num_landmarks = count("num_landmarks", num_landmarks)
 
@@ -65,14 +64,11 @@ class NystromformerContent(nn.Module):
             right = torch.where(whole, means, right)
         return left.to(query.dtype), right.mT.to(query.dtype), Factored(normalise=False)
 
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep some heads, of which none has anything of its own."""
-
     def extra_repr(self) -> str:
         return f"num_landmarks={self.num_landmarks}"
 
 
-class LinformerContent(nn.Module):
+class LinformerContent(PartByHead):
     """softmax(q (E k)ᵀ/√d) F v: attention to k mixtures of the keys and values (Linformer, Wang et al. 2020).
 
     Args:
@@ -93,13 +89,13 @@ class LinformerContent(nn.Module):
     def __init__(
         self, shape: LayerShape, num_tokens: int = 1024, num_mixtures: int = 256, share: Share = "heads"
     ) -> None:
-        super().__init__()
-        if share not in get_args(Share):
-            raise unknown_name("share", share, get_args(Share))
+        super().__init__(shape.num_heads)
+        check_name("share", share, get_args(Share))
         check_heads(shape)
         if count("num_mixtures", num_mixtures) > count("num_tokens", num_tokens):
             raise must_be("num_mixtures", f"at most num_tokens = {num_tokens}", num_mixtures)
         self.num_tokens, self.num_mixtures, self.share = num_tokens, num_mixtures, share
+        self.per_head = ("of_keys", "of_values") if share == "none" else ()
         rows = num_mixtures * (shape.num_heads if share == "none" else 1)
         self.of_keys = nn.Linear(num_tokens, rows, bias=False)
         self.of_values = None if share == "keys-values" else nn.Linear(num_tokens, rows, bias=False)
@@ -128,17 +124,11 @@ class LinformerContent(nn.Module):
         right = of_values.mT.to(query.dtype).expand(*key.shape[:3], -1)
         return left.to(query.dtype), right, Factored(normalise=False)
 
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the mixtures of some heads, in place, where each has its own."""
-        for linear in (self.of_keys, self.of_values):
-            if self.share == "none" and linear is not None:
-                keep_rows(linear, heads, linear.out_features // self.num_mixtures)
-
     def extra_repr(self) -> str:
         return f"num_tokens={self.num_tokens}, num_mixtures={self.num_mixtures}, share={self.share!r}"
 
 
-class ValueConvolution(nn.Module):
+class ValueConvolution(PartByHead):
     """Σ_t c_h(t) v_(i+t): a convolution of each head's values along the tokens, added to what it found.
 
     Args:
@@ -150,8 +140,10 @@ class ValueConvolution(nn.Module):
         InputError: a size that is not a positive odd number.
     """
 
+    per_head = ("weight",)
+
     def __init__(self, shape: LayerShape, size: int = 33) -> None:
-        super().__init__()
+        super().__init__(shape.num_heads)
         if count("size", size) % 2 == 0:
             raise must_be("size", "odd", size)
         self.weight = nn.Parameter(
@@ -167,10 +159,6 @@ class ValueConvolution(nn.Module):
             value = value.masked_fill(~key_mask[:, None, :, None], 0.0)
         padded = F.pad(value, (0, 0, size - 1, 0) if causal else (0, 0, size // 2, size // 2))
         return F.conv2d(padded[:, :, -(num_queries + size - 1) :], self.weight.to(value.dtype), groups=heads)
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the convolutions of some heads, in place."""
-        self.weight = kept_blocks(self.weight, heads, len(self.weight))
 
 
 def _softmax(logits: Tensor, seen: Tensor) -> Tensor:

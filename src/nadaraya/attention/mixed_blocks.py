@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention import fused_cpu
-from nadaraya.attention.blocked import Block, empty_results, masked_bias, refuse_second_derivative
+from nadaraya.attention.blocked import Block, empty_results, masked_bias
+from nadaraya.attention.derivatives import differentiate
 from nadaraya.attention.fused_cpu import with_columns
 from nadaraya.attention.merging import merge_attention
 from nadaraya.attention.mixed_strips import Mixture
@@ -40,23 +41,17 @@ def mixed_attention(
     """Softmax attention with scores q·k·scale + b + key_bias + mask, in row blocks.
 
     Args:
-        query: (B, H, Nq, d).
-        key: (B, H, Nk, d).
-        value: (B, H, Nk, e).
-        scale: factor of the dot product.
-        weights: (B, H, Nq, M), float32 at least, as are the table, the shift and the bias by key.
+        query, key, value, scale, key_bias, mask: as `blocked_attention` takes them.
+        weights: (B, H, Nq, M), float32 at least, as are the table and the shift.
         table: (H or 1, M, U), entry u for lag E − 1 − u; U = E with `causal` and 2E − 1 without.
         shift: (H or 1, 1, U) where the table is of kernels, the logarithms taken out of it; pairs at other
             lags then take no part. None where it is of logits, which are 0 at other lags.
-        key_bias: (B or 1, H or 1, Nk); −inf where a key is masked.
-        mask: broadcastable to (B, H, Nq, Nk), bool (True takes part) or added.
         causal: no key after a query is visible.
         window: only |lag| < window is visible, 0 for no limit.
         exclude_self: lag 0 is not visible.
 
     Returns:
-        The output (B, H, Nq, e) in the dtype of the query, zero in rows that see nothing, and the
-        log-sum-exp of the scores (B, H, Nq) in float32 at least, −inf in such rows.
+        As `blocked_attention`.
     """
     mixture = Mixture(weights, table, shift, key.shape[2], causal, window, exclude_self)
     out, lse = empty_results(query, value)
@@ -116,9 +111,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, bias: Tenso
 
 
 @mixed_attention.register_fake
-def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, weights, table, shift, key_bias, mask, causal, window, exclude_self
-):
+def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return empty_results(query, value)
 
 
@@ -225,33 +218,9 @@ def _(  # type: ignore[no-untyped-def]
     )
 
 
-def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, weights, table, shift, key_bias, mask, causal, window, exclude_self = inputs
-    ctx.save_for_backward(query, key, value, *output, weights, table, shift, key_bias, mask)
-    ctx.options = (scale, causal, window, exclude_self)
-
-
-def _backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, weights, table, shift, key_bias, mask = ctx.saved_tensors
-    scale, causal, window, exclude_self = ctx.options
-    need_key_bias, need_mask = ctx.needs_input_grad[7:9]
-    *grads, grad_weights, grad_table, grad_key_bias, grad_mask = mixed_attention_backward(
-        grad_out, grad_lse, query, key, value, out, lse, scale, weights, table, shift, key_bias, mask, causal,
-        window, exclude_self, need_key_bias, need_mask,
-    )  # fmt: skip
-    return (
-        *grads,
-        None,
-        grad_weights,
-        grad_table,
-        None,
-        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
-        grad_mask.to(mask.dtype) if need_mask else None,
-        None,
-        None,
-        None,
-    )
-
-
-mixed_attention.register_autograd(_backward, setup_context=_save_for_backward)
-mixed_attention_backward.register_autograd(refuse_second_derivative)
+differentiate(
+    mixed_attention,
+    mixed_attention_backward,
+    ("query", "key", "value", "weights", "table", "key_bias", "mask"),
+    optional=(("key_bias",), ("mask",)),
+)

@@ -10,13 +10,13 @@ from nadaraya.attention.positions import MixedKernels, MixedLogits
 from nadaraya.attention.projections import LayerShape, by_head
 from nadaraya.errors import must_be
 from nadaraya.kernels import ComposedKernel, KernelBank
-from nadaraya.kernels.heads import keep_kernel_heads, keep_rows
+from nadaraya.kernels.heads import PartByHead, keep_rows
 from nadaraya.kernels.parameters import count
 
 Terms = KernelBank | ComposedKernel
 
 
-class MixedProfiles(nn.Module):
+class MixedProfiles(PartByHead):
     """b_h(i, r) = Σ_m w_ihm p_m(r): each query mixes M learned profiles by lag, in place of rotary positions.
 
     The relative positions of Inkling (Thinking Machines Lab 2026): weights are linear in the token, profiles
@@ -31,9 +31,10 @@ class MixedProfiles(nn.Module):
         InputError: a count that is not a positive whole number.
     """
 
+    per_head = ("weights",)
+
     def __init__(self, shape: LayerShape, num_profiles: int = 16, extent: int = 1024) -> None:
-        super().__init__()
-        self.num_heads = shape.num_heads
+        super().__init__(shape.num_heads)
         self.weights = nn.Linear(shape.dim, shape.num_heads * count("num_profiles", num_profiles), bias=False)
         self.profiles = nn.Parameter(0.02 * torch.randn(num_profiles, count("extent", extent)))
 
@@ -41,13 +42,8 @@ class MixedProfiles(nn.Module):
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""
         return MixedLogits(_weights(self.weights, x, self.num_heads), self.profiles[:, :num_lags])
 
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the mixtures of some heads, in place; profiles are all heads'."""
-        keep_rows(self.weights, heads, self.num_heads)
-        self.num_heads = len(heads)
 
-
-class MixedBank(nn.Module):
+class MixedBank(PartByHead):
     """b_h(i, r) = log Σ_m w_ihm κ_hm(r), w > 0: each query weighs the terms of its head's bank.
 
     Weights are exponentials of a linear map that starts at 0: then the layer is `gpa-mul`, Bunks et al.
@@ -62,8 +58,10 @@ class MixedBank(nn.Module):
         InputError: something else than a bank.
     """
 
+    per_head = ("weights", "bank")
+
     def __init__(self, shape: LayerShape, bank: Callable[[int], Terms] | None = None) -> None:
-        super().__init__()
+        super().__init__(shape.num_heads)
         self.bank = KernelBank(shape.num_heads, num_terms=8) if bank is None else bank(shape.num_heads)
         if not isinstance(self.bank, Terms):
             raise must_be("bank", "a function that makes a KernelBank or a ComposedKernel", self.bank)
@@ -73,14 +71,9 @@ class MixedBank(nn.Module):
 
     def forward(self, x: Tensor, num_lags: int) -> MixedKernels:
         """The operator's `position` for queries of the tokens x (B, N, D) and lags up to num_lags − 1."""
-        weights = _weights(self.weights, x, self.bank.num_heads).float().exp()
+        weights = _weights(self.weights, x, self.num_heads).float().exp()
         lags = torch.arange(num_lags, device=x.device)
         return MixedKernels(weights, self.bank.log_terms(lags))
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the terms of some heads and what weighs them, in place."""
-        keep_rows(self.weights, heads, self.bank.num_heads)
-        keep_kernel_heads(self.bank, heads)
 
 
 def _weights(linear: nn.Linear, x: Tensor, num_heads: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nadaraya.errors import must_be
 from nadaraya.kernels import Kernel
+from nadaraya.kernels.parameters import is_transformed
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,7 @@ def check_mixture(position: MixedLogits | MixedKernels, query: Tensor, key: Tens
         if tensor.device != query.device:
             raise must_be(f"{what} of a mixed position", f"on {query.device}, as the query", tensor.device)
     weights, profiles = weights.to(dtype), profiles.to(dtype)
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if of_kernels and not transformed and weights.device.type == "cpu":
+    if of_kernels and not is_transformed() and weights.device.type == "cpu":
         bad = ~(weights > 0)
         if bad.any():
             raise must_be("weights of mixed kernels", "positive", weights[bad][0].item())

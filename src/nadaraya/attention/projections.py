@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nadaraya.errors import must_be, unknown_name
-from nadaraya.kernels.heads import keep_columns, keep_rows
+from nadaraya.errors import check_name, must_be
+from nadaraya.kernels.heads import keep_columns, keep_rows, seen_keys
 from nadaraya.kernels.parameters import count
 
 FORMS = ("qkvo", "qko", "vo", "o", "q(kv)o", "(qkv)o")
@@ -71,8 +71,7 @@ class Projections(nn.Module):
             raise must_be("num_heads", f"a divisor of dim = {dim}", num_heads)
         if num_key_value_heads < 1 or num_heads % num_key_value_heads:
             raise must_be("num_key_value_heads", f"a divisor of num_heads = {num_heads}", num_key_value_heads)
-        if form not in FORMS:
-            raise unknown_name("projections", form, FORMS)
+        check_name("projections", form, FORMS)
         if num_key_value_heads != num_heads and form not in ("qkvo", "q(kv)o"):
             raise must_be("projections", "'qkvo' or 'q(kv)o' with num_key_value_heads", form)
         if count("head_dim", shape.head_dim) * num_heads != dim and form not in ("qkvo", "q(kv)o", "(qkv)o"):
@@ -87,16 +86,6 @@ class Projections(nn.Module):
         self.v_proj = nn.Linear(dim, kv_dim, bias=bias) if has_v else None
         self.o_proj = nn.Linear(shape.heads_dim, dim, bias=bias if out_bias is None else out_bias)
 
-    @property
-    def values_are_keys(self) -> bool:
-        """Return whether keys and values are one tensor."""
-        return self.form in ("o", "q(kv)o", "(qkv)o")
-
-    @property
-    def keys_are_queries(self) -> bool:
-        """Return whether queries and keys are one tensor."""
-        return self.form in ("vo", "o", "(qkv)o")
-
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, N, d), keys and values (B, G, N, d) of tokens (B, N, D).
 
@@ -106,10 +95,10 @@ class Projections(nn.Module):
         key = query if self.k_proj is None else self._split(self.k_proj(x))
         if self.head_norm:
             query = self._normalised(query)
-            key = query if self.keys_are_queries else self._normalised(key)
+            key = query if self.k_proj is None else self._normalised(key)
         if self.v_proj is not None:
             return query, key, self._split(self.v_proj(x))
-        return query, key, key if self.values_are_keys else self._tokens(x)
+        return query, key, self._tokens(x) if self.form == "qko" else key
 
     def merged(self, out: Tensor) -> Tensor:
         """The heads (B, H, N, d) as tokens (B, N, D), through W_O."""
@@ -137,11 +126,7 @@ class Projections(nn.Module):
     @property
     def seen_keys(self) -> list[int] | None:
         """Index of the keys and values that each head sees, where not shared out evenly; else None."""
-        shared = self.shape.num_heads // self.shape.num_key_value_heads
-        seen = [self.kv_heads.index(head // shared) for head in self.heads]
-        each, left = divmod(len(self.heads), len(self.kv_heads))
-        even = [row // each for row in range(len(seen))]
-        return None if not left and seen == even else seen
+        return seen_keys(self.heads, self.shape.num_heads // self.shape.num_key_value_heads)
 
     def _tokens(self, x: Tensor) -> Tensor:
         """The tokens themselves, split into the heads that there are."""

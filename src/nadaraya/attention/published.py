@@ -12,7 +12,7 @@ from nadaraya.attention.gates import ForgetGate, OutputGate
 from nadaraya.attention.mixing import FIRE, MixedBank, MixedProfiles
 from nadaraya.attention.projections import LayerShape
 from nadaraya.attention.rotary import RotaryEmbedding
-from nadaraya.errors import unknown_name
+from nadaraya.errors import check_name, unknown_name
 from nadaraya.kernels import KERPLE, ALiBi, ComposedKernel, Exp, KernelBank, T5Buckets
 from nadaraya.kernels.expressions import parse_expression
 from nadaraya.kernels.initializers import Initializer
@@ -110,8 +110,7 @@ def _kernel(
 ) -> dict[str, Any]:
     """A kernel by its expression, such as "rq*periodic": multiplied, added, or mixed by the query."""
     kernel = parse_expression(expression)
-    if how not in ("multiply", "add", "mix"):
-        raise unknown_name("how", how, ("multiply", "add", "mix"))
+    check_name("how", how, ("multiply", "add", "mix"))
     make = partial(ComposedKernel, kernel.exp() if how == "add" else kernel)
     position = partial(MixedBank, bank=make) if how == "mix" else lambda shape: make(shape.num_heads)
     return {"position": position, "rotary": _named_rotation(rotary)}
@@ -169,8 +168,7 @@ def _gka(
     other expression is another kernel of the distance.
     """
     contents: dict[str, Callable[..., Any]] = {"gaussian": GaussianContent, "dot": DotProduct}
-    if values not in ("features", "rotated"):
-        raise unknown_name("values", values, ("features", "rotated"))
+    check_name("values", values, ("features", "rotated"))
     of_distance = contents.get(content) or partial(KernelContent, kernel=parse_expression(content))
     parts = {"content": of_distance, "projections": projections, "head_norm": head_norm, "eps": eps}
     return {**parts, "rotary": _named_rotation(rotary, values=values == "rotated")}

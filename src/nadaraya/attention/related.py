@@ -9,7 +9,7 @@ from nadaraya.attention.landmarks import Landmarks, NystromContent, SkyformerCon
 from nadaraya.attention.local_line import Probe
 from nadaraya.attention.low_rank import LinformerContent, NystromformerContent, Share, ValueConvolution
 from nadaraya.attention.published import _bank, _gka, _named_rotation, _variant
-from nadaraya.errors import unknown_name
+from nadaraya.errors import check_name
 from nadaraya.kernels import FreeTable, GeneralizedGaussian
 from nadaraya.kernels.initializers import Initializer
 
@@ -17,8 +17,7 @@ from nadaraya.kernels.initializers import Initializer
 @_variant("linear")
 def _linear(features: Kind = "elu", eps: float | None = None) -> dict[str, Any]:
     """Linear attention (Katharopoulos et al. 2020): features elu(q) + 1, or "relu", "silu", "taylor"."""
-    if features not in (accepted := ("elu", "relu", "silu", "taylor")):
-        raise unknown_name("features", features, accepted)
+    check_name("features", features, ("elu", "relu", "silu", "taylor"))
     default = 0.0 if features == "silu" else 1e-6  # SiLU's are divided by nothing
     return {"content": partial(Features, kind=features), "eps": default if eps is None else eps}
 
@@ -88,8 +87,7 @@ def _gka_features(
     projections: str = "o",
 ) -> dict[str, Any]:
     """`gka` without rotary positions, trained with random features of its Gaussian."""
-    if features not in (accepted := ("gaussian-random", "trigonometric-random")):
-        raise unknown_name("features", features, accepted)
+    check_name("features", features, ("gaussian-random", "trigonometric-random"))
     content = partial(Features, kind=features, num_features=num_features)
     return {"content": content, "projections": projections, "head_norm": head_norm}
 
@@ -109,8 +107,7 @@ def _krause(window: int = 128, nearest: int = 96, bandwidth: float = 2.5) -> dic
 @_variant("non-local")
 def _non_local(form: str = "embedded") -> dict[str, Any]:
     """A non-local operation (Wang et al. 2018): exp(q·k), or exp(x·x) of the tokens, form="gaussian"."""
-    if form not in (accepted := ("embedded", "gaussian")):
-        raise unknown_name("form", form, accepted)
+    check_name("form", form, ("embedded", "gaussian"))
     projections = "qkvo" if form == "embedded" else "vo"
     return {"content": partial(DotProduct, scale=1.0), "projections": projections}
 

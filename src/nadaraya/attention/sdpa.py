@@ -22,13 +22,12 @@ from torch.utils.checkpoint import checkpoint
 
 from nadaraya.attention import dense, own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.blocked import blocked_attention, masked_bias
+from nadaraya.attention.blocked import blocked_attention, masked_bias, visible_keys
 from nadaraya.attention.decay import active_keys
 from nadaraya.attention.documents import document_by_document
 from nadaraya.attention.mixed_blocks import mixed_attention
 
 _DEFINITION_ROWS = 128
-_DENSE_MASK = 1024  # tokens: 4 MiB of float32
 # Rounding of the Gaussian's logits that is still accepted; the weights are off by the same fraction.
 _LOGIT_TOLERANCE = 1e-3
 _NEAR_ORIGIN = 256.0  # ‖x‖²/σ² up to which nothing is gained by centring
@@ -300,9 +299,8 @@ def _mixed_table(args: AttentionArguments) -> tuple[Tensor, Tensor | None]:
 
 def _masks_densely(args: AttentionArguments) -> bool:
     """Return whether a mask by lag is written out: the CPU's fused kernel then takes all rows at once."""
-    longest = max(args.query.shape[2], args.key.shape[2])
-    short = longest <= _DENSE_MASK and args.query.device.type == "cpu"
-    return short and args.lag_logits is None and not args.causal
+    short = max(args.query.shape[2], args.key.shape[2]) <= dense.LONGEST
+    return short and args.query.device.type == "cpu" and args.lag_logits is None and not args.causal
 
 
 def _keep_self_where_alone(args: AttentionArguments, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,12 +332,8 @@ def _definition_in_row_blocks(args: AttentionArguments) -> tuple[Tensor, Tensor]
 
 def _definition(args: AttentionArguments, start: int) -> tuple[Tensor, Tensor]:
     """The definition for a block of rows and the keys that causality and the window let it see."""
-    stop = min(args.query.shape[2], start + _DEFINITION_ROWS)
-    first, last = 0, args.key.shape[2]
-    if args.causal:
-        last = max(0, min(last, stop + args.offset))
-    if args.window is not None:
-        last = max(0, min(last, stop + args.offset + args.window - 1))
-        first = max(0, min(last, start + args.offset - args.window + 1))
-    found = reference.attention(args.block(slice(start, stop), slice(first, last)))
+    num_queries, num_keys = args.query.shape[2], args.key.shape[2]
+    rows = slice(start, min(num_queries, start + _DEFINITION_ROWS))
+    keys = visible_keys(rows, num_queries, num_keys, args.causal, args.window or 0)
+    found = reference.attention(args.block(rows, keys))
     return found.out, found.lse

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.blocked import refuse_second_derivative
+from nadaraya.attention.derivatives import refuse_second_derivative
 
 
 def can(args: AttentionArguments) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nadaraya.attention import related  # noqa: F401 (registers its variants)
 from nadaraya.attention.published import PUBLISHED
 from nadaraya.attention.suffixes import parsed
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be, unknown_name
 from nadaraya.names import named
 
 __all__ = ["by_layer", "describe", "get", "hybrids", "names", "options", "register"]
@@ -66,8 +66,7 @@ def get(name: str, **options: Any) -> dict[str, Any]:
     for option in options:
         if not accepted:
             raise must_be(f"options of variant {name!r}", "none", option)
-        if option not in accepted:
-            raise unknown_name(f"option of variant {name!r}", option, accepted)
+        check_name(f"option of variant {name!r}", option, accepted)
     return {**build(**options), **{added.argument: added.value for added in parsed(name)[1]}}
 
 

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.initializers import Initializer, initializer_of
 from nadaraya.kernels.modal import Modes, harmonics
-from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe
+from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, is_transformed
 
 SHARES = ("none", "heads", "layers", "all")
 PARAMETERISATIONS = ("log", "softplus")
@@ -125,10 +125,8 @@ class KernelBank(Kernel):
             raise must_be("num_terms", f"at most {_MOST_TERMS:,}", num_terms)
         if periodic not in (True, False, "cosine"):
             raise must_be("periodic", "True, False or 'cosine'", periodic)
-        if share not in SHARES:
-            raise unknown_name("share", share, SHARES)
-        if parameterisation not in PARAMETERISATIONS:
-            raise unknown_name("parameterisation", parameterisation, PARAMETERISATIONS)
+        check_name("share", share, SHARES)
+        check_name("parameterisation", parameterisation, PARAMETERISATIONS)
         self.periodic, self.init, self.share = periodic, init, share
         self.parameterisation, self.signed = parameterisation, signed
         self.batch_shape = torch.Size((num_heads,))
@@ -181,8 +179,7 @@ class KernelBank(Kernel):
     def _of_terms(self, r: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
         """A sum over the terms at lags r; where r is long, no (H, M, L) is kept for the backward pass."""
         r_L = r.flatten()
-        transformed = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
-        if len(r_L) * self.num_terms < _KEPT or not torch.is_grad_enabled() or transformed:
+        if len(r_L) * self.num_terms < _KEPT or not torch.is_grad_enabled() or is_transformed():
             summed = total(r_L)
         else:
             summed = checkpoint(total, r_L, use_reentrant=False)

@@ -1,6 +1,7 @@
 """Stationary kernels κ(r) of a lag or a distance, and their algebra: k1 + k2, k1 * k2, 2.0 * k."""
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -243,6 +244,8 @@ class Kernel(nn.Module):
 class _Composite(Kernel):
     """Several kernels under one associative operation; nested ones of the same class are flattened."""
 
+    _operation: Callable[[Any, Any], Any]
+
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
         if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
@@ -255,17 +258,17 @@ class _Composite(Kernel):
             (type(kernel).__name__, kernel.batch_shape) for kernel in kernels
         )
 
-    def _modes(self, dtype: torch.dtype, tolerance: float) -> list[Modes] | None:
+    def forward(self, r: Tensor | float) -> Tensor:
+        r = self.lags(r)
+        return reduce(self._operation, (kernel(r) for kernel in self.kernels))
+
+    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
         found = [cast("Kernel", kernel).modes(dtype, tolerance) for kernel in self.kernels]
-        return None if None in found else cast("list[Modes]", found)
+        return None if None in found else reduce(self._operation, found)
 
     def _logs(self, r: Tensor | float) -> Iterator[Tensor]:
         r = self.lags(r)
         return (cast("Kernel", kernel).log(r) for kernel in self.kernels)
-
-    def _values(self, r: Tensor | float) -> Iterator[Tensor]:
-        r = self.lags(r)
-        return (kernel(r) for kernel in self.kernels)
 
 
 class Sum(_Composite):
@@ -282,15 +285,10 @@ class Sum(_Composite):
     tensor(2., grad_fn=<AddBackward0>)
     """
 
+    _operation = staticmethod(operator.add)
+
     def log(self, r: Tensor | float) -> Tensor:
         return log_of_sum(torch.stack(torch.broadcast_tensors(*self._logs(r))), dim=0)
-
-    def forward(self, r: Tensor | float) -> Tensor:
-        return reduce(torch.add, self._values(r))
-
-    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
-        found = self._modes(dtype, tolerance)
-        return None if found is None else reduce(Modes.__add__, found)
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.kernels))
@@ -310,15 +308,10 @@ class Product(_Composite):
     tensor(1., grad_fn=<MulBackward0>)
     """
 
+    _operation = staticmethod(operator.mul)
+
     def log(self, r: Tensor | float) -> Tensor:
-        return reduce(torch.add, self._logs(r))
-
-    def forward(self, r: Tensor | float) -> Tensor:
-        return reduce(torch.mul, self._values(r))
-
-    def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
-        found = self._modes(dtype, tolerance)
-        return None if found is None else reduce(Modes.__mul__, found)
+        return reduce(operator.add, self._logs(r))
 
     def __repr__(self) -> str:
         return " * ".join(

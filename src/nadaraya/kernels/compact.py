@@ -25,12 +25,10 @@ class Epanechnikov(BandwidthKernel):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return _log_of_complement((r / self.natural("bandwidth", r)).square())
+        return _log_of_complement(self._relative(r).square())
 
     def forward(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return torch.relu(1 - (r / self.natural("bandwidth", r)).square())
+        return torch.relu(1 - self._relative(r).square())
 
 
 class Tricube(BandwidthKernel):
@@ -48,12 +46,10 @@ class Tricube(BandwidthKernel):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return 3 * _log_of_complement((r / self.natural("bandwidth", r)).pow(3))
+        return 3 * _log_of_complement(self._relative(r).pow(3))
 
     def forward(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return torch.relu(1 - (r / self.natural("bandwidth", r)).pow(3)).pow(3)
+        return torch.relu(1 - self._relative(r).pow(3)).pow(3)
 
 
 class Boxcar(BandwidthKernel):
@@ -82,9 +78,9 @@ class Boxcar(BandwidthKernel):
         return (0 * u + 1).masked_fill(u > 1, 0.0)
 
     def _relative(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
+        u = super()._relative(r)
         # exp(log h) may fall a rounding short of h; a lag of exactly h belongs to the support.
-        return r / self.natural("bandwidth", r) * (1 - 8 * torch.finfo(r.dtype).eps)
+        return u * (1 - 8 * torch.finfo(u.dtype).eps)
 
 
 def _log_of_complement(power: Tensor) -> Tensor:

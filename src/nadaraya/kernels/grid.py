@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nadaraya.errors import must_be
 from nadaraya.kernels.base import Kernel
-from nadaraya.kernels.heads import keep_kernel_heads, kept_blocks
+from nadaraya.kernels.heads import PartByHead, keep_kernel_heads
 from nadaraya.kernels.parameters import at_least_float32
 
 
@@ -68,7 +68,7 @@ class GridKernel(nn.Module):
             keep_kernel_heads(kernel, heads)
 
 
-class GridTable(nn.Module):
+class GridTable(PartByHead):
     """log κ(Δy, Δx): one learned number by the rows and columns between two patches (Luo et al. 2021).
 
     Args:
@@ -79,8 +79,10 @@ class GridTable(nn.Module):
         logits: (H, 2 height − 1, 2 width − 1), zero at first.
     """
 
+    per_head = ("logits",)
+
     def __init__(self, num_heads: int, height: int, width: int) -> None:
-        super().__init__()
+        super().__init__(num_heads)
         self.logits = nn.Parameter(torch.zeros(num_heads, 2 * height - 1, 2 * width - 1))
 
     def lag_logits(self, height: int, width: int) -> Tensor:
@@ -94,10 +96,6 @@ class GridTable(nn.Module):
             raise must_be("grid of patches", f"at most {rows} x {columns} with its table", (height, width))
         table = self.logits.to(at_least_float32(self.logits))
         return table[:, rows - height : rows + height - 1, columns - width : columns + width - 1]
-
-    def keep_heads(self, heads: Sequence[int]) -> None:
-        """Keep the tables of some heads, in place."""
-        self.logits = kept_blocks(self.logits, heads, len(self.logits))
 
 
 def _table(kernel: Kernel, length: int) -> Tensor:

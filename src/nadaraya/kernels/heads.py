@@ -1,4 +1,4 @@
-"""Heads of a kernel that has one value per head: those that are kept, and each at its own distances."""
+"""Heads of a kernel or another part with one value per head: those kept, and each at its own distances."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -34,6 +34,36 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
         if hasattr(part, "num_heads"):
             part.num_heads = len(heads)  # type: ignore[assignment]
         part.batch_shape = torch.Size((len(heads) * part.batch_shape[0] // num_heads,))
+
+
+class PartByHead(nn.Module):
+    """A part of an attention layer with values of each head's own.
+
+    Args:
+        num_heads: H.
+
+    Attributes:
+        per_head: names of what lies in H equal blocks, one for each head: the rows of tensors, the outputs of
+            linear maps, the values of kernels. One that is not there, or None, has none.
+    """
+
+    per_head: tuple[str, ...] = ()
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def keep_heads(self, heads: Sequence[int]) -> None:
+        """Keep what belongs to some heads, in place."""
+        for name in self.per_head:
+            value = getattr(self, name, None)
+            if isinstance(value, Kernel):
+                keep_kernel_heads(value, heads)
+            elif isinstance(value, nn.Linear):
+                keep_rows(value, heads, self.num_heads)
+            elif value is not None:
+                setattr(self, name, kept_blocks(value, heads, self.num_heads))
+        self.num_heads = len(heads)
 
 
 def log_by_head(kernel: Kernel, r: Tensor) -> Tensor:
@@ -94,6 +124,18 @@ def _parts(kernel: Kernel) -> Iterator[tuple[str, Kernel, dict[str, Tensor]]]:
             if tensor is not None and tensor.shape[:1] == part.batch_shape and name not in shared
         }
         yield f"{prefix}." if prefix else "", part, by_head
+
+
+def seen_keys(heads: Sequence[int], shared: int) -> list[int] | None:
+    """Index of the key head that each of some heads sees, among those seen; None where they share evenly.
+
+    Args:
+        heads: by their number among all, ascending.
+        shared: how many of all heads see one key head.
+    """
+    keys = sorted({head // shared for head in heads})
+    seen, each = [keys.index(head // shared) for head in heads], len(heads) // max(1, len(keys))
+    return None if seen == [row // each for row in range(len(heads))] else seen
 
 
 def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int = 0) -> Any:

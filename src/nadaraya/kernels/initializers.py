@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be, unknown_name
 
 Initializer = str | Mapping[str, Any]
 
@@ -50,8 +50,7 @@ def _given(
     if {"period", "tau"} <= init.keys():
         raise must_be("init", "a start of period or of tau, not of both", sorted(init))
     for name in init:
-        if name not in names:
-            raise unknown_name("key of init", name, names)
+        check_name("key of init", name, names)
     found = {}
     for name in names:
         if name not in init:

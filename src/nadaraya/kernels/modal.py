@@ -32,6 +32,11 @@ class Modes:
         _, modes, powers = self.coefficients.shape
         return modes * powers * (1 if self.frequency is None else 2)
 
+    @property
+    def _waves(self) -> Tensor:
+        """The frequencies, 0 where no mode oscillates."""
+        return torch.zeros_like(self.rate) if self.frequency is None else self.frequency
+
     def at(self, r: Tensor) -> Tensor:
         """G at lags r ≥ 0 (L,), (H or 1, L)."""
         powers = r[:, None] ** torch.arange(self.coefficients.shape[2], device=r.device)
@@ -49,8 +54,7 @@ class Modes:
         rate = torch.cat([each.rate.expand(heads, -1) for each in both], 1)
         if self.frequency is None and other.frequency is None:
             return Modes(coefficients, rate)
-        waves = [torch.zeros_like(each.rate) if each.frequency is None else each.frequency for each in both]
-        return Modes(coefficients, rate, torch.cat([each.expand(heads, -1) for each in waves], 1))
+        return Modes(coefficients, rate, torch.cat([each._waves.expand(heads, -1) for each in both], 1))
 
     def __mul__(self, other: "Modes") -> "Modes":
         rate = (self.rate[:, :, None] + other.rate[:, None]).flatten(1)
@@ -64,14 +68,10 @@ class Modes:
         coefficients = torch.stack([torch.as_tensor(each) for each in powers], 2)
         if self.frequency is None and other.frequency is None:
             return Modes(coefficients, rate)
-        ours, theirs = (
-            torch.zeros_like(each.rate) if each.frequency is None else each.frequency
-            for each in (self, other)
-        )
-        higher = (ours[:, :, None] + theirs[:, None]).flatten(1)
+        higher = (self._waves[:, :, None] + other._waves[:, None]).flatten(1)
         if self.frequency is None or other.frequency is None:
             return Modes(coefficients, rate, higher)
-        lower = (ours[:, :, None] - theirs[:, None]).flatten(1)
+        lower = (self._waves[:, :, None] - other._waves[:, None]).flatten(1)
         halves = torch.cat([coefficients / 2, coefficients / 2], 1)
         return Modes(halves, torch.cat([rate, rate], 1), torch.cat([higher, lower], 1))
 

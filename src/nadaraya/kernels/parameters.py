@@ -71,6 +71,11 @@ def _log(name: str, value: Tensor) -> Tensor:
     return value.to(at_least_float32(value)).log()
 
 
+def is_transformed() -> bool:
+    """Return whether a call is compiled or within `torch.func`: then no value of a tensor is looked at."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def count(name: str, value: int, least: int = 1) -> int:
     """The value as an int, if it is a whole number of at least `least`; `name` is for the message."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

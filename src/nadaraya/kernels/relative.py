@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, count
@@ -103,8 +103,7 @@ class KERPLE(_PerHead):
 
     def __init__(self, num_heads: int, form: str = "log") -> None:
         super().__init__(num_heads)
-        if form not in ("log", "power"):
-            raise unknown_name("form", form, ("log", "power"))
+        check_name("form", form, ("log", "power"))
         self.form = form
         self.log_r1 = nn.Parameter(torch.empty(num_heads))
         self.raw_r2 = nn.Parameter(torch.empty(num_heads))

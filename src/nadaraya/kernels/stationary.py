@@ -20,6 +20,11 @@ class BandwidthKernel(Kernel):
     def __init__(self, bandwidth: float | Tensor) -> None:
         super().__init__(bandwidth=bandwidth)
 
+    def _relative(self, r: Tensor | float) -> Tensor:
+        """Lags in units of the bandwidth."""
+        r = self.lags(r)
+        return r / self.natural("bandwidth", r)
+
 
 class Gaussian(BandwidthKernel):
     """κ(r) = exp(−r² / (2σ²)), the kernel of Gaussian kernel attention (Kundu et al. (2026), eq. 3).
@@ -38,8 +43,7 @@ class Gaussian(BandwidthKernel):
     """
 
     def log(self, r: Tensor | float) -> Tensor:
-        r = self.lags(r)
-        return -0.5 * (r / self.natural("bandwidth", r)).square()
+        return -0.5 * self._relative(r).square()
 
 
 class GaussianWithoutHalf(Gaussian):

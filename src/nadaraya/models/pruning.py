@@ -1,7 +1,6 @@
 """Heads removed from a language model: a smaller model, not a mask; and changed models loaded again."""
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from nadaraya.errors import must_be
+from nadaraya.kernels.heads import seen_keys
 from nadaraya.models.attach.pruning import prune_attention_heads
 from nadaraya.models.block import KernelGPTBlock
 from nadaraya.models.config import KernelGPTConfig
@@ -119,8 +119,8 @@ def _shares_unevenly(config: Any) -> bool:
         return False
     heads = config.num_attention_heads
     shared = heads // (getattr(config, "num_key_value_heads", None) or heads)
-    left = (Counter(head // shared for head in {*range(heads)} - {*gone}) for gone in removed.values())
-    return any(len({*counts.values()}) > 1 for counts in left)
+    left = (sorted({*range(heads)} - {*gone}) for gone in removed.values())
+    return any(seen_keys(kept, shared) is not None for kept in left)
 
 
 def class_of(config: Any) -> Any:

@@ -195,7 +195,8 @@ def test_the_operators_pass_pytorchs_own_checks(form: type) -> None:
         position = (None, torch.randn(2, 5, 7), None)
     else:
         shift = torch.randn(1, 1, 9) if form is MixedKernels else None
-        position = (torch.rand(1, 2, 12, 3), torch.rand(1, 3, 9), shift)
+        weights = torch.rand(1, 12, 2, 3).transpose(1, 2)  # as layers give them
+        position = (weights, torch.rand(1, 3, 9), shift)
     options = (torch.randn(1, 2, 12), torch.rand(1, 12) < 0.3, None, True, 0, True)
     bandwidth = torch.tensor([2.0, 5.0])
     leaves = [None if t is None else t.clone().requires_grad_() for t in position]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.decay import by_block
 from nadaraya.attention.triton import launch
 from nadaraya.attention.triton.operator import triton_attention
 
@@ -47,7 +48,7 @@ def active_blocks(
     by_key = key.new_zeros((1, 1, num_keys), dtype=lse.dtype) if key_bias is None else key_bias
     if padding is not None:
         by_key = by_key.masked_fill(padding[:, None], -torch.inf)
-    bound = _blocks(by_key, -torch.inf).amax(-1)[:, :, None] + math.log(size)
+    bound = by_block(by_key, size, -torch.inf).amax(-1)[:, :, None] + math.log(size)
     bound = bound + _largest_by_lag(table, num_queries, num_keys, args.causal, window)
     if args.bandwidth is None:
         # ⟨q, k⟩ = ⟨q, c⟩ + ⟨q, k − c⟩, and what is alike for all keys changes no weight.
@@ -57,10 +58,11 @@ def active_blocks(
         radius = torch.linalg.vector_norm(key.float() - centre, dim=-1)
         if padding is not None:
             radius = radius.masked_fill(padding[:, None], 0.0)
-        longest = _blocks(length, 0.0).amax(-1)[..., None]
-        bound = bound + longest * _blocks(radius, 0.0).amax(-1).repeat_interleave(group_size, 1)[:, :, None]
+        longest = by_block(length, size, 0.0).amax(-1)[..., None]
+        farthest = by_block(radius, size, 0.0).amax(-1).repeat_interleave(group_size, 1)
+        bound = bound + longest * farthest[:, :, None]
     # Half of it behind, half of it ahead.
-    least = _blocks(least, torch.inf).amin(-1)[..., None] + math.log(
+    least = by_block(least, size, torch.inf).amin(-1)[..., None] + math.log(
         args.prune_tol / (1 if args.causal else 2)
     )
     # A row without a bound has −∞ or NaN here: nothing is left out but what weighs nothing.
@@ -71,15 +73,8 @@ def active_blocks(
     blocks = torch.arange(bound.shape[3], device=query.device)
     active = (first[..., None] <= blocks) & (blocks < stop[..., None])
     of_rows = torch.stack((first, stop), -1).expand(*query.shape[:2], -1, -1)
-    ranges = torch.cat((of_rows, _first_and_last(active.mT).expand(*query.shape[:2], -1, -1)), 2)
+    ranges = torch.cat((of_rows, launch.first_and_last(active.mT).expand(*query.shape[:2], -1, -1)), 2)
     return (size * ranges).to(torch.int32).contiguous()
-
-
-def _first_and_last(flags: Tensor) -> Tensor:
-    """Of (…, N) flags, the first that is set and the one after the last; 0 and 0 without any."""
-    first = flags.to(torch.uint8).argmax(-1)
-    last = flags.shape[-1] - flags.flip(-1).to(torch.uint8).argmax(-1)
-    return torch.stack((first, last * flags.any(-1)), -1)
 
 
 def _largest_by_lag(table: Tensor, num_queries: int, num_keys: int, causal: bool, window: int) -> Tensor:
@@ -97,9 +92,3 @@ def _largest_by_lag(table: Tensor, num_queries: int, num_keys: int, causal: bool
     largest = whole.unfold(-1, 2 * size - 1, size).amax(-1)
     between = torch.arange(rows, device=table.device)[:, None] - torch.arange(columns, device=table.device)
     return largest[:, between + columns - 1]
-
-
-def _blocks(tensor: Tensor, filling: float) -> Tensor:
-    """(…, N) as (…, blocks, size)."""
-    size = launch.ACTIVE_BLOCK
-    return F.pad(tensor, (0, -tensor.shape[-1] % size), value=filling).unflatten(-1, (-1, size))

@@ -107,7 +107,5 @@ def triton_decoding(
 
 
 @triton_decoding.register_fake
-def _(  # type: ignore[no-untyped-def]
-    query, key, value, scale, bandwidth, table, key_bias, padding, documents, causal, window, exclude_self
-):
+def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return empty_output(query, value.shape[3]), query.new_empty(query.shape[:3], dtype=torch.float32)

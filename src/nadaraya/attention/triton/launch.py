@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nadaraya.attention.documents import document_starts
 from nadaraya.attention.triton.configs import Config, Kernel, choose, rounds_float32
 from nadaraya.attention.triton.kernels.tiles import LOG2E, TABLE_PADDING
 
@@ -262,15 +263,14 @@ def merged_key_bias(
 
 def key_range(padding: Tensor | None, like: Tensor) -> Tensor:
     """For each batch item the range of keys outside which all are padding, (B, 2) int32."""
-    if padding is None:
-        return like
-    num_keys = padding.shape[1]
-    seen = (~padding).to(torch.uint8)
-    first = seen.argmax(1)
-    last = num_keys - seen.flip(1).argmax(1)
-    # argmax of all zeros is 0: such an item gets the empty range (0, 0).
-    last = last * seen.any(1)
-    return torch.stack((first, last), 1).to(torch.int32)
+    return like if padding is None else first_and_last(~padding).to(torch.int32)
+
+
+def first_and_last(flags: Tensor) -> Tensor:
+    """Of (…, N) flags, the first that is set and the one after the last, (…, 2); 0 and 0 without any."""
+    first = flags.to(torch.uint8).argmax(-1)
+    last = flags.shape[-1] - flags.flip(-1).to(torch.uint8).argmax(-1)
+    return torch.stack((first, last * flags.any(-1)), -1)
 
 
 def document_bounds(ids: Tensor) -> Tensor:
@@ -278,10 +278,5 @@ def document_bounds(ids: Tensor) -> Tensor:
 
     As a document is in one piece, a block of tokens sees what lies between two of these.
     """
-    num_tokens = ids.shape[1]
-    indices = torch.arange(num_tokens, dtype=torch.int32, device=ids.device)
-    begins = ids[:, 1:] != ids[:, :-1]
-    edge = begins.new_ones((len(ids), 1))
-    first = torch.where(torch.cat((edge, begins), 1), indices, 0).cummax(1).values
-    last = torch.where(torch.cat((begins, edge), 1), indices + 1, num_tokens).flip(1).cummin(1).values
-    return torch.stack((first, last.flip(1)), 1)
+    first, ahead = document_starts(ids), document_starts(ids.flip(1)).flip(1)
+    return torch.stack((first, ids.shape[1] - ahead), 1).to(torch.int32)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nadaraya.attention.blocked import refuse_second_derivative
+from nadaraya.attention.derivatives import differentiate
 from nadaraya.attention.triton.configs import Config, Kernel
 from nadaraya.attention.triton.kernels.forward import forward_kernel
 from nadaraya.attention.triton.kernels.gradients import key_value_gradient_kernel, row_sum_kernel
@@ -291,33 +291,9 @@ def _(  # type: ignore[no-untyped-def]
     return *_empty_gradients(query, key, value), grad_bandwidth, grad_table, grad_key_bias
 
 
-def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, *optional, causal, window, exclude_self, active = inputs
-    ctx.save_for_backward(query, key, value, *output, *optional, active)
-    ctx.mark_non_differentiable(output[2])
-    ctx.scale, ctx.masks = scale, (causal, window, exclude_self)
-
-
-def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    query, key, value, out, lse, alone, bandwidth, table, key_bias, padding, documents, active = (
-        ctx.saved_tensors
-    )
-    need_bandwidth, need_table, need_key_bias = ctx.needs_input_grad[4:7]
-    grad_query, grad_key, grad_value, grad_bandwidth, grad_table, grad_key_bias = triton_attention_backward(
-        grad_out, grad_lse, query, key, value, out, lse, alone, ctx.scale, bandwidth, table, key_bias,
-        padding, documents, *ctx.masks, need_table, need_key_bias, active,
-    )  # fmt: skip
-    return (
-        grad_query,
-        None if key is None else grad_key,
-        None if value is None else grad_value,
-        None,
-        grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
-        grad_table.sum_to_size(table.shape) if need_table else None,
-        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
-        *(None,) * 6,
-    )
-
-
-triton_attention.register_autograd(_backward, setup_context=_save_for_backward)
-triton_attention_backward.register_autograd(refuse_second_derivative)
+differentiate(
+    triton_attention,
+    triton_attention_backward,
+    ("query", "key", "value", "bandwidth", "table", "key_bias"),
+    optional=(("table",), ("key_bias",)),
+)

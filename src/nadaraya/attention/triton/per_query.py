@@ -8,7 +8,8 @@ values are added up from strip to strip: no atomic operation, every sum in a fix
 import torch
 from torch import Tensor
 
-from nadaraya.attention.blocked import refuse_second_derivative
+from nadaraya.attention.autocast import full_precision
+from nadaraya.attention.derivatives import differentiate
 from nadaraya.attention.triton.configs import Kernel
 from nadaraya.attention.triton.launch import (
     configured,
@@ -26,7 +27,7 @@ from nadaraya.attention.triton.operator import (
     launch_query_gradient,
     row_sums,
 )
-from nadaraya.attention.triton.strips import Grid, Mixture, Positions, in_float32, padded, strips, table_of
+from nadaraya.attention.triton.strips import Grid, Mixture, Positions, padded, strips, table_of
 
 
 @torch.library.custom_op("nadaraya::triton_attention_per_query", mutates_args=())
@@ -66,7 +67,7 @@ def triton_attention_per_query(
         exclude_self,
     )  # fmt: skip
     positions = _positions(weights, table, shift, key.shape[2])
-    with in_float32(query):
+    with full_precision(query):
         for rows, keys in strips(positions, query, key.shape[2], causal, window):
             launch_forward(arguments | table_of(positions, rows, keys).arguments(), out, lse, alone)
     return out, lse, alone
@@ -127,7 +128,7 @@ def triton_attention_per_query_backward(
         kernel = "table_gradient" if bandwidth is None else "gaussian_table_gradient"
     config = configured(kernel, query, value).narrow
     positions = _positions(weights, table, shift, key.shape[2])
-    with in_float32(query):
+    with full_precision(query):  # a backward pass may be under autocast
         for rows, keys in strips(positions, query, key.shape[2], causal, window):
             logits = table_of(positions, rows, keys)
             of_strip = arguments | logits.arguments()
@@ -169,31 +170,9 @@ def _(  # type: ignore[no-untyped-def]
     )
 
 
-def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, scale, *optional, causal, window, exclude_self = inputs
-    ctx.save_for_backward(query, key, value, *output, *optional)
-    ctx.mark_non_differentiable(output[2])
-    ctx.scale, ctx.masks = scale, (causal, window, exclude_self)
-
-
-def _backward(ctx, grad_out, grad_lse, _):  # type: ignore[no-untyped-def]
-    *tensors, bandwidth, weights, table, shift, key_bias, padding, documents = ctx.saved_tensors
-    need_bandwidth, need_weights, need_table, _, need_key_bias = ctx.needs_input_grad[4:9]
-    *grads, grad_bandwidth, grad_weights, grad_table, grad_key_bias = triton_attention_per_query_backward(
-        grad_out, grad_lse, *tensors, ctx.scale, bandwidth, weights, table, shift, key_bias, padding,
-        documents, *ctx.masks, need_weights or need_table, need_key_bias,
-    )  # fmt: skip
-    return (
-        *grads,
-        None,
-        grad_bandwidth.sum_to_size(bandwidth.shape) if need_bandwidth else None,
-        grad_weights if need_weights else None,
-        grad_table if need_table else None,
-        None,
-        grad_key_bias.sum_to_size(key_bias.shape) if need_key_bias else None,
-        *(None,) * 5,
-    )
-
-
-triton_attention_per_query.register_autograd(_backward, setup_context=_save_for_backward)
-triton_attention_per_query_backward.register_autograd(refuse_second_derivative)
+differentiate(
+    triton_attention_per_query,
+    triton_attention_per_query_backward,
+    ("query", "key", "value", "bandwidth", "weights", "table", "key_bias"),
+    optional=(("weights", "table"), ("key_bias",)),
+)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nadaraya.attention.blocked import visible_keys
 from nadaraya.attention.triton.kernels.tiles import LOG2E
 from nadaraya.attention.triton.launch import Table
 
@@ -34,23 +35,14 @@ def strips(
 ) -> Iterator[tuple[slice, slice]]:
     """Rows, and the keys that any of them sees, at least one; a grid's rows have all keys."""
     num_queries, pairs_per_row = query.shape[2], query.shape[0] * query.shape[1] * num_keys
-    offset = num_keys - num_queries
     step = max(1, _LOGITS // (pairs_per_row * _ROWS)) * _ROWS
     for start in range(0, num_queries, step):
-        stop = min(start + step, num_queries)
-        first, last = 0, num_keys
+        rows, keys = slice(start, min(start + step, num_queries)), slice(0, num_keys)
         if isinstance(positions, Mixture):
-            if window:
-                first = min(max(0, start + offset - window + 1), num_keys - 1)
-                last = min(last, stop - 1 + offset + window)
-            if causal:
-                last = min(last, stop + offset)
-        yield slice(start, stop), slice(first, max(first + 1, last))
-
-
-def in_float32(tensor: Tensor) -> torch.autocast:
-    """Within the block no product is taken in half precision: a backward pass may be under autocast."""
-    return torch.autocast(tensor.device.type, enabled=False)
+            keys = visible_keys(rows, num_queries, num_keys, causal, window)
+            first = min(keys.start, num_keys - 1)
+            keys = slice(first, max(first + 1, keys.stop))
+        yield rows, keys
 
 
 def padded(create: Callable[[tuple[int]], Tensor], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -92,7 +84,7 @@ class Mixture:
         self._weights = weights
         self._table = F.pad(table, self._beyond, value=0.0 if shift is None else 1.0)
         self._shift = None if shift is None else F.pad(shift * LOG2E.value, self._beyond, value=-torch.inf)
-        self._grad_weights, self._grad_table = torch.zeros_like(weights), torch.zeros_like(self._table)
+        self._grad_weights, self._grad_table = weights.new_zeros(weights.shape), torch.zeros_like(self._table)
 
     @property
     def gradients(self) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from nadaraya.errors import InputError, must_be
-from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
+from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks, seen_keys
 from nadaraya.models.attach.decoders import attention_layers, heads_of
 from nadaraya.models.gated import BANK
 
@@ -99,11 +99,9 @@ def _keep_projections(part: Any, there: list[int], kept: list[int], rows: list[i
     for name, number in (("num_heads", len(kept)), ("num_key_value_heads", len(kv_heads))):
         if hasattr(part, name):  # of StableLM, whose forward pass asks for them
             setattr(part, name, number)
-    seen = [kv_heads.index(head // shared) for head in kept]
-    each, left = divmod(len(kept), len(kv_heads))
-    even = not left and seen == [row // each for row in range(len(seen))]
-    part.nadaraya_seen_keys = None if even else seen
-    part.num_key_value_groups = each if even else 1
+    part.nadaraya_seen_keys = seen_keys(kept, shared)
+    even = part.nadaraya_seen_keys is None
+    part.num_key_value_groups = len(kept) // len(kv_heads) if even else 1
     if not even and part.config._attn_implementation != "nadaraya":
         raise must_be(
             "attn_implementation",

@@ -1,5 +1,6 @@
 """YAML as recipes use it: plain values, each key once, no tags and no references; errors are one line."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int | str:
-        if ":" in node.value:  # YAML 1.1 reads 1:30 as 90
+        if re.match(r"[-+]?0_*[0-7]|.*:", node.value):  # YAML 1.1 reads 010 as 8, and 1:30 as 90
             return str(node.value)
         if len(node.value) > _DIGITS:
             problem = f"a number has more than {_DIGITS} digits"

@@ -33,6 +33,12 @@ def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path
     nadaraya("generate", finished_run, "--greedy", "--beams", 2).refuses(
         "--beams must be 1 with --greedy, got 2"
     )
+    nadaraya("generate", finished_run, "--greedy", "--top-k", 3).refuses(
+        "--top-k must be left out with --greedy, got 3"
+    )
+    nadaraya("generate", finished_run, "--beams", 2, "--temperature", 0.5).refuses(
+        "--temperature must be left out with --beams, got 0.5"
+    )
     nadaraya("generate", tmp_path).refuses("is not a run folder")
     nadaraya("generate", finished_run, "--tokens", 0).refuses("tokens must be a positive integer")
     for value in ("nan", "inf", "1e-320"):

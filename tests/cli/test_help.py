@@ -14,7 +14,7 @@ SHARED = (
 # An option of another meaning than in the other verbs.
 OWN = {
     ("train", "--device"), ("train", "--dry-run"), ("bench vit", "--precision"), ("evaluate", "--windows"),
-    ("data tokenize", "--workers"),
+    ("banks", "--windows"), ("data tokenize", "--workers"),
 }  # fmt: skip
 
 

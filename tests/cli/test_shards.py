@@ -59,6 +59,13 @@ def test_bad_input_of_tokenize_is_one_line(
     nadaraya("data", "tokenize", source, out, "--vocabulary", 100, "--quiet").refuses("vocabulary must be")
     nadaraya("data", "tokenize", source, out, "--tokenizer", tmp_path).refuses("no tokenizer in")
     nadaraya("data", "tokenize", source, shards, "--quiet").refuses("was begun with")
+    twice = ("--validation-documents", 3, "--validation-fraction", 0.5)
+    nadaraya("data", "tokenize", source, out, *twice).refuses(
+        "--validation-fraction must be left out where --validation-documents is given, got 0.5"
+    )
+    nadaraya("data", "tokenize", source, out, "--tokenizer", shards, "--vocabulary", 300).refuses(
+        "--vocabulary must be left out where --tokenizer is given, got 300"
+    )
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 broken PAR1")
     nadaraya("data", "tokenize", tmp_path / "broken.parquet", out, "--quiet").refuses(
         "broken.parquet", "Parquet"

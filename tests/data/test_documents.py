@@ -96,6 +96,22 @@ def test_a_source_gives_its_documents_from_any_place_on(
         assert fractions[-1] == 1.0
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_separator_with_newlines_is_found_in_files_of_any_system(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 5)
+    lines = "one\ntwo\n\nthree\n.\nfour\n\nfive"
+    (tmp_path / "a.txt").write_bytes(lines.encode(encoding))
+    (tmp_path / "b.txt").write_bytes(lines.replace("\n", "\r\n").encode(encoding))
+    for separator, texts in (
+        ("\n\n", ["one\ntwo", "three\n.\nfour", "five"]),
+        ("\n.\n", lines.split("\n.\n")),
+    ):
+        found = [text for _, text in open_documents(tmp_path, separator=separator).read()]
+        assert found == 2 * texts
+
+
 @pytest.mark.parametrize("write", [write_plain, write_json, write_parquet, write_folder])
 def test_what_describes_a_source_changes_with_its_content_alone(
     write: Callable[[Path], Path], tmp_path: Path

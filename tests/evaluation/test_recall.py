@@ -1,6 +1,7 @@
 """Recall by distance and a far context shuffled or cut: models built to use what is far do, others do not."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nadaraya import InputError
+from nadaraya.data import tokenize_corpus
 from nadaraya.evaluation import length_losses, recall_by_distance
 
 VOCABULARY = 50
@@ -70,12 +72,59 @@ def test_parts_of_the_rows_change_nothing() -> None:
         ({"rows": 0}, "rows must be 1 or more, got 0"),
         ({"distances": [8]}, "distances must be whole numbers of at least 16, the span"),
         ({"distances": []}, "distances must be whole numbers of at least 16, the span"),
-        ({"distances": [3000]}, "distances must be at most 2,968 in a text of 3,000 tokens"),
+        ({"distances": [3000]}, "distances must be at most 2,968 in a text of 3,000 tokens, got 3000"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         recall_by_distance(Looking(9), TEXT, **{"distances": [64], **options})
+
+
+class Counting(nn.Module):
+    """Of a document, gives the tokens seen so far as often as they were there: blind to their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Embedding(VOCABULARY, 1)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.unused
+
+    def forward(
+        self, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
+    ) -> SimpleNamespace:
+        assert position_ids is not None
+        document = (position_ids == 0).cumsum(1)
+        seen = (document[:, :, None] == document[:, None, :]).tril().float()
+        counts = seen @ nn.functional.one_hot(input_ids, VOCABULARY).float()
+        return SimpleNamespace(logits=counts.log1p())
+
+
+def test_shuffling_keeps_every_token_in_its_document() -> None:
+    documents = TEXT.masked_fill(TEXT == 0, 1).clone()
+    documents[::45] = 0
+    plain, shuffled = (
+        length_losses(Counting(), documents, [8, 64, 128], document_token=0, far_context=how).lengths
+        for how in (None, "shuffled")
+    )
+    assert plain == shuffled
+
+
+def test_recall_on_shards_is_of_tokens_that_begin_no_document(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(["abcdefgh" * 4] * 200))
+    shards = tokenize_corpus(
+        tmp_path / "text.txt", tmp_path / "shards", vocabulary=257, validation_documents=1
+    )
+    shown: list[Tensor] = []
+
+    class Shown(Looking):
+        def forward(self, input_ids: Tensor, use_cache: bool = False) -> SimpleNamespace:
+            shown.append(input_ids)
+            return SimpleNamespace(logits=torch.zeros(*input_ids.shape, 300))
+
+    (found,) = recall_by_distance(Shown(9), shards, [64])
+    assert found.alphabet == 8
+    assert not (torch.cat(shown) == shards.document_token).any()
 
 
 def test_who_uses_the_far_context_loses_by_its_shuffling_and_by_its_cutting() -> None:

@@ -28,6 +28,9 @@ def test_a_floor_is_found_from_five_sizes_on_and_not_before() -> None:
     assert (found.scale, found.exponent, found.floor) == pytest.approx((40.0, 0.08, 1.7), rel=1e-3)
     assert [found(c) for c in COMPUTE] == pytest.approx(losses, rel=1e-6)
     assert fit_power_law(COMPUTE[:4], losses[:4]).floor == 0.0
+    steep = [10.0**power for power in range(7)]  # the last loss is 0.15 % above the floor
+    found = fit_power_law(steep, [1.7 + 2.5 * compute**-0.5 for compute in steep])
+    assert (found.scale, found.exponent, found.floor) == pytest.approx((2.5, 0.5, 1.7), rel=1e-4)
 
 
 @pytest.mark.parametrize(("sizes", "floor"), [(2, 0.0), (3, 0.0), (6, 0.0), (6, 1.7)])

@@ -133,6 +133,9 @@ def test_what_a_run_that_goes_on_may_change_is_no_conflict() -> None:
     assert recipe.first_conflict(shorter) == ("training.steps", steps, steps - 1)
     other = load_recipe("demo", ["training.batch_size=8"])
     assert recipe.first_conflict(other) == ("training.batch_size", 16, 8)
+    images = {how: load_recipe("cifar-cpu", [f"data.corrupt={how}"]) for how in ("fatal", "skip")}
+    assert images["fatal"].first_conflict(images["skip"]) is None
+    assert images["skip"].first_conflict(images["fatal"]) == ("data.corrupt", "skip", "fatal")
 
 
 @pytest.mark.parametrize("key", recipe_help())
@@ -179,6 +182,7 @@ def test_a_misspelt_key_is_refused_with_the_nearest(key: str) -> None:
         (f"task=0x{'f' * 6000}", "more than 1000 digits"),
         ("training.steps=2020-13-45", "must be an integer, got '2020-13-45'"),
         ("training.steps=1:30", "must be an integer, got '1:30'"),
+        ("training.steps=0200", "must be an integer, got '0200'"),
         ("training.steps=!!int 3", "it has the tag !!int"),
         ("training.betas=&x [*x, *x]", "it refers to *x"),
         (f"model.extra={'[' * 5000}{']' * 5000}", "nested deeper than 20 levels"),

@@ -9,7 +9,7 @@ import typer
 from nadaraya.cli.options import QuietOption, whole_numbers
 from nadaraya.cli.results import Result, command
 from nadaraya.cli.tables import FigureTable
-from nadaraya.errors import InputError
+from nadaraya.errors import InputError, must_be
 
 data_app = typer.Typer(help="Fetch, list, tokenise and check text corpora.", no_args_is_help=True)
 
@@ -80,19 +80,29 @@ def tokenize(
         Path | None,
         typer.Option(help="Folder with the tokenizer.json to use.", show_default="byte pairs of the source"),
     ] = None,
-    vocabulary: Annotated[int, typer.Option(help="Vocabulary size of a new tokenizer.")] = 32768,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Vocabulary size of a new tokenizer.", show_default="32768")
+    ] = None,
     sample_characters: Annotated[
-        int, typer.Option(help="Characters, from all files, that a new tokenizer is trained on.")
-    ] = 100_000_000,
+        int | None,
+        typer.Option(
+            help="Characters, from all files, that a new tokenizer is trained on.", show_default="100000000"
+        ),
+    ] = None,
     shard_tokens: Annotated[int, typer.Option(help="Largest number of tokens per shard.")] = 100_000_000,
     validation_fraction: Annotated[
-        float, typer.Option(help="Fraction of the documents for validation, chosen by their digests.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            help="Fraction of the documents for validation, chosen by their digests.", show_default="0.01"
+        ),
+    ] = None,
     validation_documents: Annotated[
         int | None, typer.Option(help="Number of documents for validation instead, the first ones.")
     ] = None,
     column: Annotated[str, typer.Option(help="Parquet column or JSON key of the text.")] = "text",
-    separator: Annotated[str, typer.Option(help="Separator of documents in a text file.")] = "<|endoftext|>",
+    separator: Annotated[
+        str, typer.Option(help=r"Separator of documents in a text file, such as \n\n.")
+    ] = "<|endoftext|>",
     workers: Annotated[
         int | None, typer.Option(help="Number of processes.", show_default="one per usable core")
     ] = None,
@@ -103,19 +113,27 @@ def tokenize(
 
     from nadaraya.data import TokenShards, tokenize_corpus
 
+    chosen: dict[str, Any] = {}
+    for name, value, other, instead in (
+        ("vocabulary", vocabulary, "--tokenizer", tokenizer),
+        ("sample_characters", sample_characters, "--tokenizer", tokenizer),
+        ("validation_fraction", validation_fraction, "--validation-documents", validation_documents),
+    ):
+        if value is not None and instead is not None:
+            raise must_be("--" + name.replace("_", "-"), f"left out where {other} is given", value)
+        if value is not None:
+            chosen[name] = value
     train = tokenize_corpus(
         source,
         out,
         tokenizer=tokenizer,
-        vocabulary=vocabulary,
-        sample_characters=sample_characters,
         shard_tokens=shard_tokens,
-        validation_fraction=validation_fraction,
         validation_documents=validation_documents,
         column=column,
-        separator=separator,
-        workers=workers or torch.get_num_threads(),
+        separator=separator.replace(r"\n", "\n"),
+        workers=torch.get_num_threads() if workers is None else workers,
         progress=not quiet,
+        **chosen,
     )
     parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}
     counts = {name: {"tokens": len(part), "documents": part.num_documents} for name, part in parts.items()}

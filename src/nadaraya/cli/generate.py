@@ -44,6 +44,9 @@ def generate(
 
     if greedy and beams > 1:
         raise must_be("--beams", "1 with --greedy", beams)
+    for option, sampling, without in (("--temperature", temperature, 1.0), ("--top-k", top_k, None)):
+        if sampling != without and (greedy or beams > 1):
+            raise must_be(option, f"left out with {'--greedy' if greedy else '--beams'}", sampling)
     opened = Run(run)
     model, tokenizer = opened.load_model(), opened.tokenizer()
     prompt = default_prompt(tokenizer) if prompt is None else prompt

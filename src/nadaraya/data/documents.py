@@ -6,6 +6,7 @@ read of it the first byte (text, JSON lines), the first row (Parquet) or the fir
 
 import json
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -165,19 +166,23 @@ def _read_plain(file: Path, between: str, offset: int) -> Iterator[tuple[int, st
     """Texts between separators, without the newlines around them."""
     with reading(file), file.open("rb") as stream:
         encoding = text_encoding(stream.read(2))
-        separator, unit = between.encode(encoding), 1 if encoding == "utf-8" else 2  # bytes of a code unit
+        unit = 1 if encoding == "utf-8" else 2  # bytes of a code unit
+        line = b"(?:%b)?%b" % tuple(re.escape(mark.encode(encoding)) for mark in "\r\n")  # on any system
+        separator = re.compile(line.join(re.escape(part.encode(encoding)) for part in between.split("\n")))
+        longest = len(between.replace("\n", "\r\n").encode(encoding))
         stream.seek(offset)
         waiting, searched = bytearray(), 0
         while chunk := stream.read(_CHUNK):
             waiting += chunk
-            while (cut := waiting.find(separator, searched)) >= 0:
+            while found := separator.search(waiting, searched):
+                cut, end = found.span()
                 if cut % unit:  # the end of one character with the beginning of the next
                     searched = cut + 1
                     continue
                 yield offset, _plain(file, offset, bytes(waiting[:cut]), encoding)
-                del waiting[: cut + len(separator)]
-                offset, searched = offset + cut + len(separator), 0
-            searched = max(searched, len(waiting) - len(separator) + 1)
+                del waiting[:end]
+                offset, searched = offset + end, 0
+            searched = max(searched, len(waiting) - longest + 1)
             _check_length(file, offset, len(waiting))
         yield offset, _plain(file, offset, bytes(waiting), encoding)
 

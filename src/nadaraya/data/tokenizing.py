@@ -80,7 +80,8 @@ def tokenize_corpus(
         column: of Parquet, or key of JSON, that holds the text; default "text".
         separator: what stands between the documents of a plain text, default "<|endoftext|>"; a text without
             is one document.
-        workers: processes that tokenise, default 1: this one.
+        workers: processes that tokenise, default 1: this one. With more, what a script does must stand under
+            `if __name__ == "__main__":`, as each of them imports it.
         progress: show what is done and the time left on standard error.
 
     Returns:
@@ -285,7 +286,8 @@ def _tokenise(
             raise
         raise InputError(
             "a process that tokenises was killed, perhaps because memory ran out: run the same command "
-            "again, with fewer workers; what was complete is kept"
+            "again, with fewer workers; what was complete is kept. A script with workers=2 or more needs "
+            '`if __name__ == "__main__":`'
         ) from None
     if not manifest.complete:
         write_file(folder / MANIFEST, replace(manifest, complete=True).to_json())

@@ -103,7 +103,8 @@ def length_losses(
         sliding_window: tokens that every attention layer sees, as `extend_context` by "window" has it: the
             control for a gain or a loss by length. Default: all.
         far_context: what becomes of inputs that are further away than the shortest length: "shuffled", in an
-            order at random, or "cut", not there. A model that uses them loses by it. Default: the text.
+            order at random, inside each document, or "cut", not there. A model that uses them loses by it.
+            Default: the text.
         extended: how `extend_context` changes rotary positions at lengths beyond the model's context, by the
             factor of the two. Default: not at all.
 
@@ -153,11 +154,14 @@ def length_losses(
             for length in losses:
                 if far_context != "cut" or length == shortest:  # which comes first, and serves all then
                     inputs = rows[:, -length - 1 : -1]
+                    ids = None if document_token is None else document_positions(inputs, document_token)
                     if far_context == "shuffled":
                         far, near = inputs[:, :-shortest], inputs[:, -shortest:]
-                        order = torch.rand(far.shape, generator=generator).argsort(1)
-                        inputs = torch.cat([far.gather(1, order), near], 1)
-                    ids = None if document_token is None else document_positions(inputs, document_token)
+                        places = torch.rand(far.shape, generator=generator)
+                        if document_token is not None:  # documents keep their tokens and beginnings
+                            begins = far == document_token
+                            places = places.masked_fill(begins, 0.0).double() + begins.cumsum(1)
+                        inputs = torch.cat([far.gather(1, places.argsort(1)), near], 1)
                     with ExitStack() as changed:
                         if extended and length > context:
                             changed.enter_context(extend_context(model, extended, factor=length / context))

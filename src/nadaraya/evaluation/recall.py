@@ -51,7 +51,8 @@ def recall_by_distance(
 
     Args:
         model: as in `evaluate_text`.
-        tokens: (n,) token ids of a text, or shards; random tokens are drawn from those that it has here.
+        tokens: (n,) token ids of a text, or shards, whose documents are read as one text; random tokens are
+            drawn from those that it has here.
         distances: tokens between an occurrence and the other, each at least `span`.
         span: random tokens. Default 16.
         cue: tokens of the repetition that are not counted. Default 4.
@@ -80,9 +81,14 @@ def recall_by_distance(
         raise must_be("distances", f"whole numbers of at least {span}, the span", list(distances))
     longest = max(distances) + 2 * span
     if (there := len(tokens)) < longest:
-        raise must_be("distances", f"at most {there - 2 * span:,} in a text of {there:,} tokens", longest)
+        raise must_be(
+            "distances", f"at most {there - 2 * span:,} in a text of {there:,} tokens", max(distances)
+        )
     places = torch.linspace(0, there - longest, rows, dtype=torch.float64).long()
     text = windows_at(tokens, places, longest).long()
+    if isinstance(tokens, TokenShards):  # a model that keeps documents apart sees nothing across their border
+        border = text == tokens.document_token
+        text = text.masked_fill(border, int(text[~border][0]))
     alphabet = text.unique()
     generator = torch.Generator().manual_seed(seed)
     random = alphabet[torch.randint(len(alphabet), (rows, span), generator=generator)]

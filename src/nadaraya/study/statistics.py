@@ -18,7 +18,7 @@ FLOOR_FROM = 5  # sizes from which a floor is fitted: three parameters need more
 LEVEL = 0.95
 _NEAR = 0.05  # logarithms of compute or updates within which no law or trend is told
 _GRID = 64  # floors that are tried before the best of them is refined
-_HIGHEST = 0.98  # of the lowest loss: logarithms of what is above the floor must stay finite
+_NEAREST = 1e-6  # of the lowest loss: logarithms of what is above the floor must stay finite
 Cells = Sequence[Sequence[float]]  # the losses of the seeds, size by size
 
 
@@ -155,7 +155,10 @@ def fit_power_law(
     floor: bool | None = None,
     below: float = math.inf,
 ) -> PowerLaw:
-    """The power law nearest to some losses in the squares of their logarithms; nan where compute is level.
+    """The power law of some losses; nan where compute is level.
+
+    Given the floor, scale and exponent are those of the line of least squares through the logarithms of what
+    is above it; the floor is the one with the least squares of the losses' logarithms.
 
     Args:
         compute: of each size, positive, in any unit.
@@ -185,7 +188,7 @@ def fit_power_law(
         return plain
     from scipy.optimize import minimize_scalar
 
-    tried = np.linspace(0.0, _HIGHEST * min(losses.min(), below), _GRID)
+    tried = min(losses.min(), below) * (1.0 - np.geomspace(1.0, _NEAREST, _GRID))
     best = int(np.argmin([misfit(lowest) for lowest in tried]))
     ends = tried[max(best - 1, 0)], tried[min(best + 1, _GRID - 1)]
     found = minimize_scalar(misfit, bounds=ends, method="bounded", options={"xatol": 1e-9 * tried[-1]}).x

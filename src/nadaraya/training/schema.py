@@ -231,7 +231,8 @@ class BaseRecipe(Section):
         for key, value in ours.items():
             other = theirs[key]
             longer = key in _LENGTHS and other > value
-            if value != other and key not in _FREE and not longer:
+            skips = key == "data.corrupt" and other == "skip"  # no image was damaged so far
+            if value != other and key not in _FREE and not longer and not skips:
                 return key, value, other
         return None
 

@@ -224,7 +224,9 @@ def test_corrupt_image_stops_with_one_line(damaged: Path, workers: int) -> None:
         training_batches(images, SMALL, batch_size=6, seed=0, first_step=0, steps=20, workers=workers),
         evaluation_batches(images, SMALL, batch_size=2, workers=workers),
     ):
-        with pytest.raises(CorruptImageError, match=r"bee/00[49]\.png: not a known image format$") as caught:
+        with pytest.raises(
+            CorruptImageError, match=r"bee/00[49]\.png: not a known image format( \(|$)"
+        ) as caught:
             list(made)
         assert "\n" not in str(caught.value)
 

@@ -258,7 +258,7 @@ class _Updates(Dataset):
                 return source.read(candidate), int(source.labels[candidate])
             except CorruptImageError as error:
                 if self.images.corrupt == "fatal":
-                    raise
+                    raise CorruptImageError(f"{error} (data.corrupt=skip goes on without it)") from None
                 skipped.append(str(error))
         raise InputError(f"none of the {len(source)} training images of {self.images.name} can be decoded")
 

@@ -181,13 +181,13 @@ def test_gradients_where_lines_are_damped(d, criterion):
     y = np.sin(4 * X[:, 0]) + 0.3 * random.normal(size=25)
     model = NadarayaWatson(Gaussian(1.0), [0.05, 0.08][:d], degree=1).fit(X, y, random.random(25) + 0.5)
     smoother, targets = model._smoother, model._targets
-    assert is_damped(smoother.compute(smoother.request(Moments, None, targets.T))).any()
+    assert is_damped(smoother.answer(Moments, None, targets.T)).any()
     function = regression_criterion(criterion, smoother, targets)
     at = np.log(smoother.bandwidth)
     score, gradient = function(at)
     differences = [(function(at + e)[0] - function(at - e)[0]) / 2e-5 for e in 1e-5 * np.eye(d)]
     np.testing.assert_allclose(gradient, differences, rtol=1e-5)
-    automatic = DifferentiableCriterion(criterion, smoother, targets, selects_bandwidth=True)
+    automatic = DifferentiableCriterion(criterion, smoother, targets)
     parameters = torch.nn.utils.parameters_to_vector(smoother.kernel.parameters()).tolist()
     value, by_all = automatic(np.append(at, parameters))
     assert value == pytest.approx(score, abs=1e-8)

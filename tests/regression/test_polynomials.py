@@ -67,11 +67,11 @@ def test_leave_one_out_and_its_criteria(degree):
     smoother, targets = model._smoother, model._targets
     place, scale = np.log(smoother.bandwidth), target_scale(targets, np.ones(len(y)))
     errors = (y - left_out)[:, None] / model._unit
-    loo = DifferentiableCriterion("loo", smoother, targets, True, trains_kernel=False)
+    loo = DifferentiableCriterion("loo", smoother, targets, trains_kernel=False)
     assert loo(place)[0] == pytest.approx(loo_score(errors**2, 0.0, np.ones(len(y)), scale).value)
     hat = np.array([least_squares(X, y, h, degree, query)[1] for query in X])
     residuals = (y - hat @ y)[:, None] / model._unit
-    aic = DifferentiableCriterion("aic", smoother, targets, True, trains_kernel=False)
+    aic = DifferentiableCriterion("aic", smoother, targets, trains_kernel=False)
     expected = aic_score(residuals**2, np.trace(hat), np.ones(len(y)), scale)
     assert aic(place)[0] == pytest.approx(expected.value)
     for criterion in (loo, aic):

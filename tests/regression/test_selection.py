@@ -61,7 +61,7 @@ def test_ways_to_compute_criteria_agree(name, degree, criterion):
     score, gradient = regression_criterion(criterion, *compiled)(at)
     others = (
         regression_criterion(criterion, *regression(Sum(fixed_kernel(name)), degree, True)),
-        DifferentiableCriterion(criterion, *compiled, selects_bandwidth=True),
+        DifferentiableCriterion(criterion, *compiled),
     )
     parameters = torch.nn.utils.parameters_to_vector(compiled[0].kernel.parameters()).tolist()
     for other, arguments in zip(others, (at, np.append(at, parameters)), strict=True):
@@ -72,7 +72,7 @@ def test_ways_to_compute_criteria_agree(name, degree, criterion):
 
 def test_gradients_by_kernel_parameters():
     kernel = fixed_kernel(Periodic(0.7, 0.4) * Gaussian(2.0) + 0.5 * RationalQuadratic(1.0, 0.5))
-    function = DifferentiableCriterion("aic", *regression(kernel, 1, False), selects_bandwidth=True)
+    function = DifferentiableCriterion("aic", *regression(kernel, 1, False))
     at = np.concatenate(
         [np.log([1.1, 2.0]), torch.nn.utils.parameters_to_vector(kernel.parameters()).tolist()]
     )

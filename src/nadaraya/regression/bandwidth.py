@@ -36,10 +36,6 @@ def first_bandwidth(
 
     The rule is Scott's where a criterion is yet to choose; for categories λ̃ = n^(−2 / (d + 4)), as h² (Li and
     Racine 2003).
-
-    Raises:
-        InputError: the bandwidth is neither positive nor the name of a rule or of one of the criteria, or has
-            another shape, or a λ is out of its range.
     """
     if not isinstance(bandwidth, str):
         return _given(bandwidth, sample)
@@ -79,7 +75,7 @@ def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Sear
             part, of_part = _part(smoother, order[:size]), targets[order[:size]]
             of_part = of_part - np.average(of_part, axis=0, weights=part.sample.counts)
         if smoother.degree > 1:
-            criterion: Criterion = DifferentiableCriterion(name, part, of_part, True, trains_kernel=False)
+            criterion: Criterion = DifferentiableCriterion(name, part, of_part, trains_kernel=False)
         else:
             criterion = regression_criterion(name, part, of_part)
         stages.append(Stage(criterion, size, (len(counted) / size) ** (1.0 / (d + 4.0))))
@@ -105,23 +101,21 @@ def _select_with_kernel(
     name: str, smoother: Smoother, targets: Array, selects_bandwidth: bool, search: Search
 ) -> Selected:
     """Selects the kernel's parameters, and with them the bandwidths if wanted."""
-    varies = np.isfinite(smoother.bandwidth)
+    varies, kernel = np.isfinite(smoother.bandwidth), smoother.kernel
     if not varies.any():
         return smoother, None
-    kernel = smoother.kernel
     logs = nn.utils.parameters_to_vector(kernel.parameters()).detach().numpy()
-    criterion: Criterion = DifferentiableCriterion(name, smoother, targets, selects_bandwidth)
-    start = np.exp(logs)
-    if selects_bandwidth:
-        criterion = _of_varying(criterion, varies, len(logs))
-        start = np.concatenate([smoother.bandwidth[varies], start])
+    values = np.append(smoother.bandwidth, np.exp(logs))
+    moves = np.append(varies & selects_bandwidth, np.ones(len(logs), bool))
+    criterion = _restricted(
+        DifferentiableCriterion(name, smoother, targets, selects_bandwidth), values, moves
+    )
     stage = Stage(criterion, len(smoother.sample.x))
-    selection = select(name, [stage], start, replace(search, keep_first=True))
-    best = selection.starts[0].end
-    nn.utils.vector_to_parameters(torch.tensor(np.log(best[len(best) - len(logs) :])), kernel.parameters())
-    if not selects_bandwidth:
-        return smoother, selection
-    return _with_bandwidth(smoother, best[: int(varies.sum())]), selection
+    selection = select(name, [stage], values[moves], replace(search, keep_first=True))
+    values[moves] = selection.starts[0].end
+    bandwidth, parameters = np.split(values, [len(varies)])
+    nn.utils.vector_to_parameters(torch.tensor(np.log(parameters)), kernel.parameters())
+    return replace(smoother, bandwidth=bandwidth), selection
 
 
 def _sizes(n: int, d: int, greatest: int | None) -> list[int]:
@@ -151,31 +145,27 @@ def _part(smoother: Smoother, rows: NDArray[np.int64]) -> Smoother:
 
 
 def _selected(name: str, stages: list[Stage], smoother: Smoother, search: Search) -> Selected:
-    varies = np.isfinite(smoother.bandwidth)
+    bandwidth = smoother.bandwidth.copy()
+    varies = np.isfinite(bandwidth)
     if not varies.any():
         return smoother, None
-    stages = [replace(stage, criterion=_of_varying(stage.criterion, varies)) for stage in stages]
-    selection = select(name, stages, smoother.bandwidth[varies], search)
-    return _with_bandwidth(smoother, selection.starts[0].end), selection
+    stages = [replace(stage, criterion=_restricted(stage.criterion, bandwidth, varies)) for stage in stages]
+    selection = select(name, stages, bandwidth[varies], search)
+    bandwidth[varies] = selection.starts[0].end
+    return replace(smoother, bandwidth=bandwidth), selection
 
 
-def _of_varying(criterion: Criterion, varies: NDArray[np.bool_], others: int = 0) -> Criterion:
-    """The criterion of the features that vary (and `others` after them); the rest have h = ∞."""
-    moves = np.append(varies, np.ones(others, bool))
+def _restricted(criterion: Criterion, values: Array, moves: NDArray[np.bool_]) -> Criterion:
+    """The criterion as a function of the logarithms of some of these values, the others as they are."""
+    at = np.log(values)
 
     def restricted(arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
-        full = np.full(len(moves), np.inf)
+        full = at.copy()
         full[moves] = arguments
         value, gradient = criterion(full, with_gradient)
         return value, gradient[moves]
 
     return restricted
-
-
-def _with_bandwidth(smoother: Smoother, of_varying: Array) -> Smoother:
-    bandwidth = smoother.bandwidth.copy()
-    bandwidth[np.isfinite(bandwidth)] = of_varying
-    return replace(smoother, bandwidth=bandwidth)
 
 
 def _given(bandwidth: Any, sample: Sample) -> NDArray[np.float64]:

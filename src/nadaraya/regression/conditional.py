@@ -261,7 +261,7 @@ class NadarayaWatsonConditionalDensity(SmoothingEstimator):
 
     def _weights(self, query: Array) -> Iterator[tuple[slice, Array]]:
         """Blocks of queries (m, d) with their weights (rows, n), which sum to 1."""
-        job = Job(self._smoother.request(Sums, query, np.zeros((0, len(self._targets)))))
+        job = Job(self._smoother.request(Sums, query))
         for rows in job.blocks(_NUMBERS_PER_PAIR):
             yield rows, job.local_weights(rows).double().cpu().numpy()
 

@@ -97,8 +97,8 @@ def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Crite
 class DifferentiableCriterion:
     """The criteria of a regression by automatic differentiation, for a kernel's own parameters too.
 
-    Arguments begin with log h_1, …, log h_d if `selects_bandwidth`, and end with the parameters of the kernel
-    if `trains_kernel`. Blocks of queries are recomputed in the backward pass, so that memory stays O(n).
+    Arguments are log h_1, …, log h_d, without a gradient unless `selects_bandwidth`, and the parameters of
+    the kernel if `trains_kernel`. Blocks of queries are recomputed in the backward pass: memory stays O(n).
     """
 
     def __init__(
@@ -106,28 +106,22 @@ class DifferentiableCriterion:
         name: str,
         smoother: Smoother,
         targets: Array,
-        selects_bandwidth: bool,
+        selects_bandwidth: bool = True,
         trains_kernel: bool = True,
     ) -> None:
         points = smoother.sample.x.astype(np.float64)
         request = replace(
-            smoother.request(Sums, None, np.zeros((0, len(points)))),
+            smoother.request(Sums, None, exclude_self=name == "loo"),
             query=points,
             points=points,
             kernel=copy.deepcopy(smoother.kernel).requires_grad_(trains_kernel),
-            exclude_self=name == "loo",
         )
-        self._score = SCORES[name]
+        self._score, self._selects_bandwidth = SCORES[name], selects_bandwidth
         self._job, self._degree = Job(request), smoother.degree
         self._trained = list(self._job.kernel.parameters()) if trains_kernel else []
-        self._num_parameters = sum(parameter.numel() for parameter in self._trained)
         self._targets, self._weight = targets, smoother.sample.counts
         self._scale = target_scale(targets, self._weight)
-        self._y, log_bandwidth = (
-            torch.tensor(array, dtype=torch.float64, device=self._job.device)
-            for array in (targets, np.log(smoother.bandwidth))
-        )
-        self._fixed = None if selects_bandwidth else log_bandwidth
+        self._y = torch.tensor(targets, dtype=torch.float64, device=self._job.device)
 
     def __call__(self, arguments: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         """The criterion and its gradient at (log h_1, …, log h_d, the kernel's parameters)."""
@@ -139,8 +133,8 @@ class DifferentiableCriterion:
         vector = torch.tensor(arguments, dtype=torch.float64, device=device, requires_grad=True)
         if self._trained:
             with torch.no_grad():
-                nn.utils.vector_to_parameters(vector[-self._num_parameters :], self._trained)
-        log_bandwidth = vector[:d] if self._fixed is None else self._fixed
+                nn.utils.vector_to_parameters(vector[d:], self._trained)
+        log_bandwidth = vector[:d] if self._selects_bandwidth else vector[:d].detach()
         parts = [
             checkpoint(self._smooth, rows, log_bandwidth, use_reentrant=False, preserve_rng_state=False)
             for rows in self._job.blocks(6 + 3 * math.comb(d + self._degree, d) * (self._degree > 0))
@@ -157,7 +151,7 @@ class DifferentiableCriterion:
         )
         slopes = gradients[0].clone()
         if self._trained:
-            slopes[-self._num_parameters :] += nn.utils.parameters_to_vector(gradients[1:])
+            slopes[d:] += nn.utils.parameters_to_vector(gradients[1:])
         return score.value, slopes.cpu().numpy()
 
     def _smooth(self, rows: slice, log_bandwidth: Tensor) -> tuple[Tensor, Tensor]:

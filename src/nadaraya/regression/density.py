@@ -252,15 +252,10 @@ def increasing_root(
     scale: Array,
     settled: float,
 ) -> Array:
-    """Roots of m increasing functions: Newton's method, bisection where it leaves the bracket.
+    """Roots of m increasing functions from x: Newton's method, bisection where it leaves [low, high].
 
-    Args:
-        excess: the functions of these numbers and their slopes at these places.
-        x: (m,) from where; like low and high, which are around the zeros, it is overwritten.
-        low: (m,).
-        high: (m,).
-        scale: (m,) places that differ by 1e-13 of it are one.
-        settled: the step of Newton's method, over `scale`, that is the last.
+    `excess` gives the functions of these numbers and their slopes at these places; x, low and high (m,) are
+    overwritten. A step of Newton's method below settled · scale is the last.
     """
     left = np.arange(len(x))
     for step in range(_MOST_STEPS):

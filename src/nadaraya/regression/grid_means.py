@@ -20,16 +20,7 @@ _FARTHEST = 2.0**52
 
 @dataclass(frozen=True)
 class CellMoments:
-    """Moments of the points in each of c cells.
-
-    Attributes:
-        cell: (c, d) numbers of the cells, in lexicographic order.
-        x: (c, d) weighted means of the points.
-        y: (c, p) weighted means of the targets.
-        weight: (c,) sums of the weights.
-        count: (c,) numbers of points.
-        spread: (c, p) their standard deviation within the cell, √(Σ w (y − ȳ)² / Σ w).
-    """
+    """Moments of the points in each of c cells: the arrays of `GridMeans.cells`."""
 
     cell: NDArray[np.int64]
     x: Array
@@ -176,8 +167,9 @@ class GridMeans:
         """All that is kept of each of the c occupied cells.
 
         Returns:
-            Arrays: cell (c, d), the numbers of the cells; x, y and weight; count (c,) of points; spread
-            (c, p), the standard deviation of the targets within the cell.
+            Arrays: cell (c, d), the numbers of the cells, in lexicographic order; x (c, d) and y (c, p), the
+            weighted means of points and targets; weight (c,), the sums of weights; count (c,) of points;
+            spread (c, p), the standard deviation of the targets within the cell, √(Σ w (y − ȳ)² / Σ w).
 
         See Also:
             GridMeans.X: the means of the points.

@@ -19,6 +19,7 @@ from nadaraya.regression.categories import Factors
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
+    Gradients,
     LineGradients,
     Lines,
     Moments,
@@ -123,7 +124,7 @@ class _Mixture:
             for field in fields(found):
                 getattr(found, field.name)[lost] = getattr(instead, field.name)
             found.log_scale[lost] = -np.inf
-            if hasattr(found, "gradients"):
+            if isinstance(found, Gradients):
                 found.gradients[lost] = 0.0
         return found
 

@@ -155,8 +155,7 @@ def _smooth(
     smoother: Smoother, X: Array | None, targets: Array, quantiles: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """(m, k) quantiles of the targets (n,) at X; at the points, each left out, for None."""
-    request = replace(smoother.request(Sums, X, targets[None]), exclude_self=X is None)
-    job = Job(request)
+    job = Job(smoother.request(Sums, X, targets[None], exclude_self=X is None))
     # Targets in ascending order make a cumulative distribution of every row of weights.
     order = torch.argsort(torch.from_numpy(targets)).to(job.device)
     y = torch.from_numpy(targets).to(job.device, job.points.dtype)

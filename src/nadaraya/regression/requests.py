@@ -93,17 +93,22 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class BandwidthGradients(Sums):
-    """Sums with gradients (m, d, c): ∂/∂log h_f."""
+class Gradients(Sums):
+    """Sums with gradients (m, d, c), each kind of which has a type."""
 
     gradients: Array
 
 
-@dataclass(frozen=True)
-class PositionGradients(Sums):
-    """Sums with gradients (m, d, c): ∂/∂q_f."""
+class BandwidthGradients(Gradients):
+    """∂/∂log h_f."""
 
-    gradients: Array
+
+class PositionGradients(Gradients):
+    """∂/∂q_f."""
+
+
+class LineGradients(Gradients):
+    """Σ_j ∂κ/∂log h_f (a · z) (C_cj − C_0j β_c · z), z = (1, x_j − q); the last is C_0j (a · z) for c = 0."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +117,6 @@ class Moments(Sums):
 
     first: Array
     second: Array
-
-
-@dataclass(frozen=True)
-class LineGradients(Sums):
-    """Sums with gradients (m, d, c): Σ_j ∂κ/∂log h_f (a · z) (C_cj − C_0j β_c · z), z = (1, x_j − q).
-
-    For c = 0 the second bracket is C_0j (a · z).
-    """
-
-    gradients: Array
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ queries, O(n + m) in memory.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +57,12 @@ class Smoother:
     neighbours: NeighbourScale | None = None
 
     def request(
-        self, quantity: type[R], X: Array | None, columns: Array, weight: Array | None = None
+        self,
+        quantity: type[R],
+        X: Array | None,
+        columns: Array | None = None,
+        weight: Array | None = None,
+        **options: Any,
     ) -> Request[R]:
         """For sums of s, s C_1, s C_2, …; `weight` (n,) takes the place of the sample's weights s."""
         sample = self.sample
@@ -69,22 +75,22 @@ class Smoother:
             quantity,
             query,
             sample.x,
-            np.concatenate([weight[None], weight * columns]),
+            weight[None] if columns is None else np.concatenate([weight[None], weight * columns]),
             self.kernel,
             self.bandwidth[: sample.x.shape[1]],
             query_scale=scale,
             device=sample.device,
             factors=self._factors(X),
+            **options,
         )
 
-    def compute(self, request: Request[R]) -> R:
-        """The answer to one of these requests."""
-        return compute(request, self.sample.report)
+    def answer(self, quantity: type[R], X: Array | None, columns: Array | None = None, **options: Any) -> R:
+        """The answer to a `request` with these arguments."""
+        return compute(self.request(quantity, X, columns, **options), self.sample.report)
 
     def fit(self, X: Array | None, columns: Array, exclude_self: bool = False) -> LocalFit:
         """Fits at X; with exclude_self at the points, each without itself."""
-        request = replace(self.request(self._fitted, X, columns), exclude_self=exclude_self)
-        return local_fit(self.compute(request))
+        return local_fit(self.answer(self._fitted, X, columns, exclude_self=exclude_self))
 
     def fit_with_gradients(self, columns: Array, exclude_self: bool) -> tuple[LocalFit, Array]:
         """Fits at the points and (n, d, 1 + p) their gradients by log bandwidth.
@@ -92,12 +98,11 @@ class Smoother:
         Of the 1 + p the first is that of −log L_ii, times a_0; the others are those of the predictions.
         """
         if self.degree == 0:
-            request = self.request(BandwidthGradients, None, columns)
-            sums = self.compute(replace(request, exclude_self=exclude_self))
+            sums = self.answer(BandwidthGradients, None, columns, exclude_self=exclude_self)
             fit, gradients = local_fit(sums), sums.gradients.copy()
             gradients[:, :, 1:] -= fit.mean[:, None] * gradients[:, :, :1]
         else:
-            moments = self.compute(replace(self.request(Moments, None, columns), exclude_self=exclude_self))
+            moments = self.answer(Moments, None, columns, exclude_self=exclude_self)
             fit = local_fit(moments)
             assert fit.slope is not None
             lines = Lines(fit.row, np.concatenate([fit.mean[:, None], fit.slope], axis=1))
@@ -109,8 +114,7 @@ class Smoother:
         return fit, gradients / fit.mass[:, None, None]
 
     def _line_gradients(self, columns: Array, lines: Lines, exclude_self: bool) -> Array:
-        request = self.request(LineGradients, None, columns)
-        return self.compute(replace(request, exclude_self=exclude_self, lines=lines)).gradients
+        return self.answer(LineGradients, None, columns, exclude_self=exclude_self, lines=lines).gradients
 
     def _damped_gradients(
         self, moments: Moments, damped: NDArray[np.bool_], columns: Array, exclude_self: bool
@@ -141,24 +145,23 @@ class Smoother:
             slope = self.fit(X, columns).slope
             assert slope is not None
             return slope
-        sums = self.compute(self.request(PositionGradients, X, columns))
+        sums = self.answer(PositionGradients, X, columns)
         mass, gradients = sums.values[:, :1], sums.gradients
         mean = sums.values[:, 1:] / mass
         return (gradients[:, :, 1:] - mean[:, None] * gradients[:, :, :1]) / mass[:, None]
 
     def means(self, X: Array | None, columns: Array) -> Means:
         """Weighted means of the columns, local constants whatever the degree."""
-        return self.compute(self.request(Means, X, columns))
+        return self.answer(Means, X, columns)
 
     def combined(self, fit: LocalFit, X: Array, columns: Array) -> Array:
         """Σ_j L_j C_j, (m, p), of other columns under the equivalent kernel of a fit at X."""
-        return fit.combine(self.compute(self.request(self._fitted, X, columns)))[:, 1:]
+        return fit.combine(self.answer(self._fitted, X, columns))[:, 1:]
 
     def combined_variance(self, fit: LocalFit, X: Array | None, variance: Array | float = 1.0) -> Array:
         """Σ_j L_j² v_j, (m,), of a fit at X: the variance of predictions if v (n,) are the targets'."""
         weight = self.sample.weight**2 * variance
-        request = self.request(self._fitted, X, np.zeros((0, len(weight))), weight)
-        return fit.combine_squares(self.compute(replace(request, power=2)))
+        return fit.combine_squares(self.answer(self._fitted, X, weight=weight, power=2))
 
     def peak(self) -> float:
         """κ(0)."""
@@ -229,10 +232,10 @@ class EquivalentKernels:
             yield rows, self._weights(job, rows).double()
 
     def job(self) -> Job:
-        request = self.smoother.request(Sums, self.X, np.zeros((0, len(self.smoother.sample.x))))
+        request = self.smoother.request(Sums, self.X, exclude_self=self.exclude_self)
         # Rounding in float32 would be magnified by the differences that make slopes and curvatures.
         query, points = request.query.astype(float), request.points.astype(float)
-        return Job(replace(request, query=query, points=points, exclude_self=self.exclude_self))
+        return Job(replace(request, query=query, points=points))
 
     def _weights(self, job: Job, rows: slice) -> Tensor:
         """(b, n) the equivalent kernels of some queries."""

@@ -116,7 +116,7 @@ def log_mass(smoother: Smoother, support: Support | None, X: Array) -> Array:
     """log Σ κ s at queries X (m, d) and at their mirror images, (m,); by symmetry the points have none."""
 
     def at(X: Array) -> Array:
-        sums = smoother.compute(smoother.request(Sums, X, np.zeros((0, len(smoother.sample.x)))))
+        sums = smoother.answer(Sums, X)
         with np.errstate(divide="ignore"):
             return np.log(sums.values[:, 0]) + sums.log_scale
 
@@ -144,7 +144,6 @@ def likelihood(smoother: Smoother, support: Support | None = None, X: Array | No
     sample = smoother.sample
     counted = sample.weight > 0
     share = sample.counts[counted] / sample.counts.sum()
-    no_columns = np.zeros((0, len(sample.x)))
     bound = None if support is None else _bound(smoother)
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
@@ -160,8 +159,7 @@ def likelihood(smoother: Smoother, support: Support | None = None, X: Array | No
                 reflections = support.reflections(smoother.kernel, bandwidth, _NEGLIGIBLE_IN_CRITERION)[1:]
             except InputError:  # narrower windows have fewer images
                 return 1e10 + float(log_bandwidth.sum()), np.ones(len(log_bandwidth))
-        request = trial.request(BandwidthGradients, None, no_columns)
-        direct = trial.compute(replace(request, exclude_self=True))
+        direct = trial.answer(BandwidthGradients, None, exclude_self=True)
         if direct.no_support[counted].any():
             # A point alone in a compact support has likelihood zero; smaller bandwidths are no better.
             return 1e10 - float(log_bandwidth.sum()), -np.ones(len(log_bandwidth))
@@ -176,7 +174,7 @@ def likelihood(smoother: Smoother, support: Support | None = None, X: Array | No
             near = np.flatnonzero(bound(image, bandwidth) > log_negligible)
             if len(near) == 0:
                 continue
-            sums = trial.compute(trial.request(BandwidthGradients, image[near], no_columns))
+            sums = trial.answer(BandwidthGradients, image[near])
             scaled = (image[near] - X[near]) / bandwidth
             own, own_gradient = _own(smoother.kernel, sample.weight[near], scaled, sums.log_scale)
             others = sums.values[:, 0] - own

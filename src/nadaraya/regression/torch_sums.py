@@ -11,7 +11,7 @@ from torch import Tensor
 from nadaraya.kernels import Kernel
 from nadaraya.regression.categories import Factors
 from nadaraya.regression.requests import (
-    BandwidthGradients,
+    Gradients,
     LineGradients,
     Moments,
     PositionGradients,
@@ -140,8 +140,7 @@ class Job:
         """The fields of the answer for the queries in `rows`."""
         quantity, shrink = self.request.quantity, self.shrink[rows, None]
         r = self.distances(rows)
-        has_gradient = quantity in (BandwidthGradients, PositionGradients, LineGradients)
-        log_weights, slope = self.log_weights(r, has_gradient)
+        log_weights, slope = self.log_weights(r, issubclass(quantity, Gradients))
         weights, top = self.relative_weights(rows, r, log_weights)
         values = weights @ self.columns
         if quantity is Sums:

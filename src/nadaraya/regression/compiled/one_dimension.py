@@ -49,24 +49,16 @@ def compute(request: Request[Any], profile: Profile) -> Any:
 def sorted_sums(
     kernel: LineKernel, query: Floats, points: Floats, columns: Floats, exclude_self: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Σ_j κ(|q_i − x_j| / length) C_rj and its derivative by log length.
+    """Σ_j κ(|q_i − x_j| / length) C_rj and, with `kernel.slopes`, its derivative by log length.
+
+    Queries (m,) and points (n,), n ≥ 1, are in any order; columns (c, n) as of a `Request`; with exclude_self
+    query is `points`. Returns values (m, c), derivatives (m, c), or (m, 0) without slopes, and log_scale (m,)
+    as in `Sums`: 0 but for queries so far from all weighted points that κ underflows, whose sums are relative
+    to κ at the nearest of them, and for queries without support, where it is −inf, with derivatives 0.
 
     They are right to 1e-12 of Σ |C| κ and, the derivatives, of Σ |C| (κ + |∂κ/∂log length|); for a query u
     lengths from all points to the u² eps (Gaussian) or u eps that the rounding of u makes in κ(u), where that
     is more. Points with less than 1e-17 of a query's weight (columns[0] counts) may be left out.
-
-    Args:
-        kernel: κ; with `slopes` the derivatives are computed.
-        query: (m,) q, finite, in any order.
-        points: (n,) x, n ≥ 1, likewise.
-        columns: (c, n) C, finite; columns[0] ≥ 0 are weights, and where they are zero so are the others.
-        exclude_self: query i leaves out point i, and only that one; query is then `points`. Default False.
-
-    Returns:
-        values (m, c), derivatives (m, c), or (m, 0) without `slopes`, and log_scale (m,), all float64: the
-        true sums are those times exp(log_scale). It is 0 but for queries so far from all weighted points that
-        κ underflows, whose sums are relative to κ at the nearest of them, and for queries without support,
-        where it is −inf and the sums are those of the nearest points (0 if there is none), derivatives 0.
     """
     same = query is points
     with ThreadPoolExecutor() as pool:  # sorting leaves Python to others

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from nadaraya import InputError, kernel_attention
 from nadaraya.attention import GridLogits, MixedKernels, MixedLogits, choose_backend
@@ -155,6 +156,19 @@ def test_the_custom_operators_pass_pytorchs_own_checks(by_lag: bool, heads_toget
         torch.library.opcheck(
             torch.ops.nadaraya.blocked_attention_backward.default, (*backward, by_lag, True, False)
         )
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["by lag", "mixed by the query"])
+def test_checkpointing_gives_the_same_gradients(mixed: bool) -> None:
+    query, table = Q.clone().requires_grad_(), torch.randn(4, 6, requires_grad=True)
+    position = MixedLogits(torch.rand(2, 4, 6, 4), table) if mixed else table
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return kernel_attention(x, x, x, position=position, causal=True, backend="sdpa").sin()
+
+    expected = torch.autograd.grad(call(query).sum(), (query, table))
+    actual = torch.autograd.grad(checkpoint(call, query, use_reentrant=False).sum(), (query, table))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.slow

@@ -145,7 +145,9 @@ class AttentionArguments:
         if not hides and self.all_logits_above(-math.inf):
             return False
         tensors = (self.key,) if self.key is self.value else (self.key, self.value)
-        return not all(map(self._is_finite, tensors))
+        # A sum is finite where its terms are, which one pass without an array tells.
+        sums = (tensor.detach().sum(dtype=self.compute_dtype).item() for tensor in tensors)
+        return not all(map(math.isfinite, sums))
 
     def all_logits_above(self, least: float) -> bool:
         """Return whether each logit by key, lag or place on a grid is above `least`; NaN is not."""
@@ -157,10 +159,6 @@ class AttentionArguments:
         grid = None if self.grid is None else self.grid.logits
         logits = (self.key_bias, self.lag_logits, profiles, grid)
         return [float(each.detach().amin()) for each in logits if each is not None and each.numel()]
-
-    def _is_finite(self, tensor: Tensor) -> bool:
-        """Return whether the sum of a tensor is finite, which one pass without an array tells."""
-        return math.isfinite(tensor.detach().sum(dtype=self.compute_dtype).item())
 
     def with_eps(self, out: Tensor, log_mass: Tensor | None) -> Tensor:
         """Σ_j κ(i,j) v_j / (Z + ε) from `out`, the sum over Z = Σ_j κ(i,j); log Z may be None without ε."""

@@ -30,13 +30,12 @@ def differentiate(
         ctx.mark_non_differentiable(*output[2:])
 
     def gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        results, tensors = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
+        saved = ctx.saved_tensors  # a checkpoint hands them out once
+        results, tensors = saved[: len(grads)], saved[len(grads) :]
         given = [option if t is None else t for t, option in zip(tensors, ctx.options, strict=True)]
         wanted = {name for name, needs in zip(inputs, ctx.needs_input_grad, strict=False) if needs}
         flags = [not wanted.isdisjoint(together) for together in optional]
-        found = backward(
-            *grads[:2], *given[:3], *results, *given[3:required], *flags, *given[required:]
-        )  # fmt: skip
+        found = backward(*grads[:2], *given[:3], *results, *given[3:required], *flags, *given[required:])
         by_name = dict(zip(names, found, strict=True))
         return tuple(
             by_name[name].sum_to_size(t.shape).to(t.dtype) if name in wanted else None

@@ -30,9 +30,7 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
         return linear.attention(name, args, with_lse)
     if name == "triton":
         return triton.attention(args, with_lse)
-    if name == "dense":
-        return sdpa.attention(args, with_lse, keep=True)
-    return sdpa.attention(args, with_lse)
+    return sdpa.attention(args, with_lse, keep=name == "dense")
 
 
 def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
@@ -94,10 +92,9 @@ def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
 def _sdpa_or_reference(
     args: AttentionArguments, return_weights: bool, refused: dict[str, str]
 ) -> BackendChoice:
-    reason = _why_not_auto("sdpa", args, return_weights)
-    return (
-        BackendChoice("reference", refused | {"sdpa": reason}) if reason else BackendChoice("sdpa", refused)
-    )
+    if reason := _why_not_auto("sdpa", args, return_weights):
+        return BackendChoice("reference", refused | {"sdpa": reason})
+    return BackendChoice("sdpa", refused)
 
 
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:

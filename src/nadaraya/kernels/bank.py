@@ -26,11 +26,8 @@ _KEPT = 2**20
 class _Stored(Positive):
     """A positive number of a bank in natural units, however the bank stores it."""
 
-    def __get__(self, kernel: nn.Module | None, owner: type | None = None) -> Any:
-        if kernel is None or f"log_{self.name}" in kernel._parameters:
-            return super().__get__(kernel, owner)
-        raw: Tensor = getattr(kernel, f"raw_{self.name}")
-        return F.softplus(raw.to(at_least_float32(raw)))
+    def __get__(self, bank: Any, owner: type | None = None) -> Any:
+        return self if bank is None else bank._natural(self.name, at_least_float32(bank.stored(self.name)))
 
     def __set__(self, kernel: nn.Module, value: float | Tensor) -> None:
         if f"log_{self.name}" in kernel._parameters:

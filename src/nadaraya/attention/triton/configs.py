@@ -94,7 +94,8 @@ def choose(kernel: Kernel, width: int, dtype: torch.dtype, capability: tuple[int
     """
     if kernel in _chosen:
         return _chosen[kernel]
-    by_width = _table()[_generation(capability)]["single" if dtype == torch.float32 else "half"][kernel]
+    precision = "single" if dtype == torch.float32 else "half"
+    by_width = _table()[_generation(capability), precision, kernel]
     return by_width[min(known for known in by_width if known >= width)]
 
 
@@ -111,26 +112,24 @@ def _generation(capability: tuple[int, int]) -> str:
 
 
 @cache
-def _table() -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
+def _table() -> dict[tuple[str, str, str], dict[int, Config]]:
     path = os.environ.get(_VARIABLE)
     if path is None:
-        return parse(resources.files(__package__).joinpath("configs.json").read_text(encoding="utf-8"))
+        return _parsed(resources.files(__package__).joinpath("configs.json").read_text(encoding="utf-8"))
     try:
-        return parse(Path(path).read_text(encoding="utf-8"))
+        return _parsed(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         accepted = f"the path of a table as benchmarks/tune.py writes it ({error})"
         raise must_be(_VARIABLE, accepted, path) from error
 
 
-def parse(text: str) -> dict[str, dict[str, dict[str, dict[int, Config]]]]:
-    """Generation → "half" or "single" → kernel → head width up to → tiles, from JSON."""
+def _parsed(text: str) -> dict[tuple[str, str, str], dict[int, Config]]:
+    """Generation, "half" or "single", and kernel → head width up to → tiles, from JSON."""
     return {
-        generation: {
-            precision: {
-                kernel: {int(width): Config(*numbers) for width, numbers in kernels[kernel].items()}
-                for kernel in KERNELS
-            }
-            for precision, kernels in precisions.items()
+        (generation, precision, kernel): {
+            int(width): Config(*tiles) for width, tiles in kernels[kernel].items()
         }
         for generation, precisions in json.loads(text).items()
+        for precision, kernels in precisions.items()
+        for kernel in KERNELS
     }

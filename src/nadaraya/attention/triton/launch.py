@@ -133,17 +133,6 @@ def half_squared_norms(tensor: Tensor) -> Tensor:
     return 0.5 * torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.float32).square()
 
 
-def gaussian_operands(
-    query: Tensor, key: Tensor, bandwidth: Tensor | None, like: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`half_squared_norms` of queries and keys, and 1/σ² (H,); with dot products `like` in their places."""
-    if bandwidth is None:
-        return like, like, like
-    norms = half_squared_norms(query)
-    key_norms = norms if is_same(query, key) else half_squared_norms(key)
-    return norms, key_norms, precision_of(bandwidth, query.shape[1])
-
-
 def precision_of(bandwidth: Tensor, num_heads: int) -> Tensor:
     """1/σ², (H,)."""
     return bandwidth.square().reciprocal().clamp(max=_LARGEST_PRECISION).expand(num_heads).contiguous()
@@ -201,7 +190,10 @@ def kernel_arguments(
     num_heads, num_groups = query.shape[1], key.shape[1]
     like = query.new_empty((1,), dtype=torch.float32)  # in place of what a call has not
     bias, bias_strides = merged_key_bias(key_bias, padding, like)
-    norms, key_norms, precision = gaussian_operands(query, key, bandwidth, like)
+    norms = key_norms = precision = like
+    if bandwidth is not None:
+        norms, precision = half_squared_norms(query), precision_of(bandwidth, num_heads)
+        key_norms = norms if is_same(query, key) else half_squared_norms(key)
     by_lag = Table(like) if table is None else Table.by_lag(table)
     return {
         "query_ptr": query, "key_ptr": key, "value_ptr": value,

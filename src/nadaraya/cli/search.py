@@ -59,7 +59,8 @@ def search(
     )
 
     check_positive(hours=hours, speed=speed)
-    folder, notes, status = out or Path("searches") / Path(recipe).stem, list[str](), 0
+    folder = out or Path("searches") / Path(recipe).stem
+    notes, status = list[str](), 0
     if summarise:
         progress = summarise_search(folder)
     else:

@@ -141,7 +141,7 @@ class Progress:
     def path(self) -> list[Candidate]:
         """The best of those that each round kept."""
         kept = (each for each in self.candidates if each.kept)
-        return [min(each, key=_loss) for _, each in groupby(kept, key=lambda one: one.round)]
+        return [min(group, key=_loss) for _, group in groupby(kept, key=lambda each: each.round)]
 
     @property
     def best(self) -> Candidate | None:

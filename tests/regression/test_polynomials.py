@@ -125,3 +125,16 @@ def test_degrees_that_are_refused():
     table = np.column_stack([X[:, 0], np.arange(30) % 3])
     with pytest.raises(InputError, match="degree must be 0 or 1 where features are categories"):
         NadarayaWatson(degree=2, categorical=[1]).fit(table, y)
+
+
+def test_bands_follow_a_cubic_to_the_edge():
+    """Even points determine a quartic seen from their edge, whose damping would level the band off."""
+    random, places = np.random.default_rng(0), np.array([[0.0], [0.02], [1.0]])
+    covered = []
+    for _ in range(20):
+        X = random.uniform(0, 1, (300, 1))
+        y = 5 * (X[:, 0] - 0.3) ** 3 + 0.02 * random.normal(size=300)
+        low, high = NadarayaWatson(degree=3, bandwidth=0.56).fit(X, y).band(places)
+        curve = 5 * (places[:, 0] - 0.3) ** 3
+        covered.append((low <= curve) & (curve <= high))
+    assert np.mean(covered) > 0.8

@@ -82,6 +82,13 @@ def test_leave_one_out_is_the_least_of_its_criterion() -> None:
     assert all(model.selection_.score <= loss(h) + 1e-12 for h in (0.02, 0.1, 0.4, 1.0, 5.0))
 
 
+def test_a_feature_that_does_not_vary_changes_nothing(data: Any) -> None:
+    X, y = data[:2]
+    more = np.column_stack([X, np.ones(len(X))])
+    bandwidths = [KernelQuantileRegressor(0.9).fit(points, y).bandwidth_ for points in (X, more)]
+    np.testing.assert_allclose(bandwidths[1][:-1], bandwidths[0], rtol=1e-6)
+
+
 def test_a_share_tau_of_new_targets_lies_below() -> None:
     rng = np.random.default_rng(4)
     X = rng.uniform(-2, 2, (1500, 1))

@@ -68,3 +68,17 @@ def test_bad_iterations_are_refused() -> None:
         NadarayaWatson(robust_iterations=-1).fit(X, X[:, 0])
     with pytest.raises(InputError, match="robust_iterations must be 0 with 2 targets, got 1"):
         NadarayaWatson(robust_iterations=1).fit(X, np.hstack([X, X]))
+
+
+def test_scatter_and_bands_are_those_of_normal_noise() -> None:
+    places, found, covered = np.linspace(0.5, 2.5, 5)[:, None], [], []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        X = random.uniform(0, 3, (200, 1))
+        y = np.sin(3 * X[:, 0]) + 0.3 * random.normal(size=200)
+        model = NadarayaWatson(bandwidth=0.15, degree=1, robust_iterations=3).fit(X, y)
+        found.append(model.predict(places, return_std=True)[1])
+        low, high = model.band(places)
+        covered.append((low <= np.sin(3 * places[:, 0])) & (np.sin(3 * places[:, 0]) <= high))
+    assert np.mean(found) == pytest.approx(0.3, rel=0.03)  # 0.25 without a factor
+    assert np.mean(covered) > 0.93

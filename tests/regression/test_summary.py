@@ -117,3 +117,10 @@ def test_other_models():
         assert "matern32" in str(summary)
     with pytest.raises(NotFittedError):
         NadarayaWatson().summary()
+
+
+def test_too_few_points_for_a_criterion_have_the_bandwidth_of_a_rule():
+    X, y = [[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0]
+    model = NadarayaWatson().fit(X, y)
+    assert model.summary().chosen_by == "scott"
+    assert model.bandwidth_ == NadarayaWatson(bandwidth="scott").fit(X, y).bandwidth_

@@ -167,6 +167,16 @@ def test_replications_are_observations():
     np.testing.assert_allclose(model.predict(np.arange(7.0)[:, None]), np.sin(np.arange(7)), atol=0.03)
 
 
+def test_one_replication_leaves_other_copies_together():
+    X = np.array([[0.0], [0.0], [1.0], [1.0], [1.0], [2.0], [2.0]])
+    y = np.array([[3.0], [3.0], [4.0], [4.0], [5.0], [6.0], [6.0]])
+    points, targets, totals, row_of = distinct_observations(X, y, np.ones(7))
+    assert points[:, 0].tolist() == [0, 1, 1, 1, 2]
+    assert targets[:, 0].tolist() == [3, 4, 4, 5, 6]
+    assert totals.tolist() == [2, 1, 1, 1, 2]
+    assert row_of.tolist() == [0, 0, 1, 2, 3, 4, 4]
+
+
 def test_copies_are_found_in_any_order_and_rows_without_weight_are_none():
     X = np.array([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [1.0, 3.0], [0.0, 5.0], [1.0, 2.0], [0.0, 5.0]])
     y = np.array([[4.0], [6.0], [4.0], [4.0], [6.0], [4.0], [7.0]])

@@ -63,7 +63,9 @@ def select_bandwidth(name: str, criterion: Criterion, smoother: Smoother, search
     return _selected(name, [Stage(criterion, len(smoother.sample.x))], smoother, search)
 
 
-def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Search) -> Selected:
+def select_in_stages(
+    name: str, smoother: Smoother, targets: Array, search: Search, one_unit: bool = False
+) -> Selected:
     """As `select_bandwidth` by a criterion of regressions of targets (n, p): on ever more points."""
     d, counted = int(np.isfinite(smoother.bandwidth).sum()), np.flatnonzero(smoother.sample.counts > 0)
     sizes = _sizes(len(counted), d, search.size)
@@ -77,7 +79,7 @@ def select_in_stages(name: str, smoother: Smoother, targets: Array, search: Sear
         if smoother.degree > 1:
             criterion: Criterion = DifferentiableCriterion(name, part, of_part, trains_kernel=False)
         else:
-            criterion = regression_criterion(name, part, of_part)
+            criterion = regression_criterion(name, part, of_part, one_unit)
         stages.append(Stage(criterion, size, (len(counted) / size) ** (1.0 / (d + 4.0))))
     return _selected(name, stages, smoother, search)
 

@@ -75,7 +75,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, Plots[ClassifierDisplay], MixedE
         self._prior = np.average(indicators, axis=0, weights=counts)
         self._targets = indicators - self._prior
         if self._selects_by("loo"):
-            return select_in_stages("loo", smoother, self._targets, search)
+            return select_in_stages("loo", smoother, self._targets, search, one_unit=True)
         return smoother, None
 
     @over_blocks

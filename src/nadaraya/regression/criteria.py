@@ -71,10 +71,14 @@ def target_scale(y: Array, weight: Array) -> Array:
     return np.where(variance > 0, variance, 1.0)
 
 
-def regression_criterion(name: str, smoother: Smoother, targets: Array) -> Criterion:
-    """The leave-one-out error or AIC_c of a smoother with other bandwidths; targets (n, p) are centred."""
+def regression_criterion(name: str, smoother: Smoother, targets: Array, one_unit: bool = False) -> Criterion:
+    """The leave-one-out error or AIC_c of a smoother with other bandwidths; targets (n, p) are centred.
+
+    Errors are over each target's variance, or where all have one unit over the mean of these.
+    """
     weight = smoother.sample.counts
     scale, leave_one_out, peak = target_scale(targets, weight), name == "loo", smoother.peak()
+    scale = np.full_like(scale, scale.mean()) if one_unit else scale
 
     def criterion(log_bandwidth: Array, with_gradient: bool = True, /) -> tuple[float, Array]:
         trial = replace(smoother, bandwidth=np.exp(log_bandwidth))
@@ -162,7 +166,6 @@ class DifferentiableCriterion:
         weights = job.shares(rows, r, job.kernel.log(r))
         if self._degree:
             offsets = job.points - job.points[rows, None]
-            weights = value_weights(
-                weights, monomials(offsets, self._degree) if self._degree > 1 else offsets
-            )
+            powers = monomials(offsets, self._degree) if self._degree > 1 else offsets
+            weights = value_weights(weights, powers, self._degree)
         return weights @ self._y, weights[:, rows].diagonal()

@@ -57,8 +57,8 @@ class SmoothingEstimator(_Searching):
 
         A row with weight is an observation. Rows that repeat another, point and target, are one, with the sum
         of their weights: leave-one-out leaves it out whole, and a row that is there twice is a row of weight
-        2. Only where points repeat with other targets too, as in designs with replications, every row is an
-        observation (but densities have no replications).
+        2. Only where a point repeats with other targets too, as in designs with replications, each of its
+        rows is an observation (but densities have no replications).
 
         Args:
             X: (n, d) points, float32 or float64 (other numbers are converted to float64).

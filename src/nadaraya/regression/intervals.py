@@ -49,8 +49,10 @@ class Noise:
     within: Array
 
     @classmethod
-    def of(cls, smoother: Smoother, targets: Array, squares: Array, within: Array) -> "Noise":
-        """From the targets (n, p) less their mean.
+    def of(
+        cls, smoother: Smoother, targets: Array, squares: Array, within: Array, robust: bool = False
+    ) -> "Noise":
+        """From the targets (n, p) less their mean; robust: `bisquare_weights` are part of the weights.
 
         Of those that are means of several, squares are Σ w (y − ȳ)² within them, (n, p); else 0.
         """
@@ -71,7 +73,8 @@ class Noise:
         left = np.where(informative, left, 1.0)
         residuals = targets - fit.mean
         noise = cls(smoother, residuals, left, informative.astype(np.float64), relative, within)
-        return replace(noise, residuals=np.copysign(np.sqrt(noise._squares(residuals, squares)), residuals))
+        squares = noise._squares(residuals, squares) / (BISQUARE if robust else 1.0)
+        return replace(noise, residuals=np.copysign(np.sqrt(squares), residuals))
 
     def variance(self, X: Array | None) -> Array:
         """(m, p) local variances: squared residuals smoothed with the weights of the regression."""
@@ -209,6 +212,8 @@ class Uncertainty:
 
 
 _CUTOFF = 6.0  # median absolute residuals
+# E(w² z²) / E(w)² of their weights w for normal residuals z: what is left of the variance of normal noise.
+BISQUARE = 0.658308
 _ROUNDING = 1e-7  # of targets, in a curve through most of them
 
 

@@ -19,7 +19,10 @@ from nadaraya.regression.requests import Array, Moments, Sums
 
 # A line levels off where the variance of its points falls below this part of their mean squared offset from
 # the query: where it would be drawn over a hundred of their standard deviations.
-_LEVEL = 1e-4
+LEVEL = 1e-4
+# Squares and higher powers of points that determine them vary far less: those of a quartic about the edge of
+# even points by 2e-5.
+LEVEL_OF_POLYNOMIALS = 1e-8
 EMPTY = ("nearest", "mean", "nan", "raise")  # predictions where every weight is exactly zero
 # Mean squares that are no unit of length: all weight lies on points that coincide with the query.
 TINY = 1e-200
@@ -107,7 +110,7 @@ def is_damped(sums: Moments) -> NDArray[np.bool_]:
     """(m,) where the damping of the inverse counts, so that the line is not that of least squares."""
     centre, _, squares, _ = _about_query(sums)
     least = np.linalg.eigvalsh(squares - centre[:, :, None] * centre[:, None])[:, 0]
-    return (least < 6.0 * _LEVEL) & ~sums.no_support
+    return (least < 6.0 * LEVEL) & ~sums.no_support
 
 
 def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
@@ -162,7 +165,7 @@ class DampedInverse:
 
     With eigenvalues λ in place of 1 / λ it has
 
-        g(λ) = (1 − exp(−(λ / ε)²)) / λ,  ε = 10⁻⁴,
+        g(λ) = (1 − exp(−(λ / ε)²)) / λ,  ε = 10⁻⁴ for lines,
 
     a filter of the exponential kind (Engl, Hanke and Neubauer 1996, section 4.1): continuous, zero at λ = 0,
     and within 10⁻¹⁰ of 1 / λ from λ = 4.8 ε on. Matrices are in units in which the mean square of every
@@ -172,19 +175,21 @@ class DampedInverse:
         inverse: (m, d, d).
         variances: (m, d) λ, ascending.
         directions: (m, d, d) eigenvectors, in columns.
+        level: ε.
     """
 
     inverse: Array
     variances: Array
     directions: Array
+    level: float
 
     @classmethod
-    def of(cls, covariance: Array) -> "DampedInverse":
+    def of(cls, covariance: Array, level: float = LEVEL) -> "DampedInverse":
         """From matrices (m, d, d)."""
         variances, directions = np.linalg.eigh(covariance)
         variances = np.maximum(variances, 0.0)
-        inverse = (directions * _damped(variances)[:, None, :]) @ directions.transpose(0, 2, 1)
-        return cls(inverse, variances, directions)
+        inverse = (directions * _damped(variances, level)[:, None, :]) @ directions.transpose(0, 2, 1)
+        return cls(inverse, variances, directions, level)
 
     def derivative(self, change: Array) -> Array:
         """Derivatives (m, e, d, d) of the inverses, from those of the matrices (Daleckii and Krein 1965)."""
@@ -194,16 +199,16 @@ class DampedInverse:
     def slopes(self) -> Array:
         """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal."""
         a, b = self.variances[:, :, None], self.variances[:, None, :]
-        near = np.abs(a - b) <= 1e-6 * np.maximum(np.maximum(a, b), _LEVEL)
-        middle = (a + b) / (2.0 * _LEVEL)
+        near = np.abs(a - b) <= 1e-6 * np.maximum(np.maximum(a, b), self.level)
+        middle = (a + b) / (2.0 * self.level)
         inner = np.maximum(middle, 1e-3)
         # Below 1e-3 the difference of the two terms would cancel.
         derivative = 2.0 * np.exp(-(inner**2)) + np.expm1(-(inner**2)) / inner**2
-        derivative = np.where(middle < 1e-3, 1.0 - 1.5 * middle**2, derivative) / _LEVEL**2
+        derivative = np.where(middle < 1e-3, 1.0 - 1.5 * middle**2, derivative) / self.level**2
         difference = np.where(near, 1.0, a - b)
-        return np.where(near, derivative, (_damped(a) - _damped(b)) / difference)
+        return np.where(near, derivative, (_damped(a, self.level) - _damped(b, self.level)) / difference)
 
 
-def _damped(variances: Array) -> Array:
-    ratio = np.minimum(variances / _LEVEL, 1e3)  # beyond it exp(−ratio²) is zero
+def _damped(variances: Array, level: float) -> Array:
+    ratio = np.minimum(variances / level, 1e3)  # beyond it exp(−ratio²) is zero
     return np.divide(-np.expm1(-(ratio**2)), variances, out=np.zeros_like(variances), where=variances > 0)

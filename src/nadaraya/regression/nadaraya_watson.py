@@ -51,7 +51,8 @@ class NadarayaWatson(PlotsCurve, MultiOutputMixin, RegressorMixin, MixedEstimato
             them: "aic", corrected AIC (Hurvich, Simonoff and Tsai 1998); "loo", leave-one-out squared error;
             both over all features' bandwidths at once, in O(n²) time per evaluation (O(n log n) in one
             dimension), of which most are on a few hundred of the points and about ten on all; "silverman" or
-            "scott", rules of thumb, in O(n). Features that do not vary get inf. Default "aic".
+            "scott", rules of thumb, in O(n). Features that do not vary get inf, and up to three points what
+            "scott" gives in place of "aic". Default "aic".
         degree: 0, local constant; 1, local linear; 2 and 3, local quadratic and cubic, which follow peaks
             better where points are many, by PyTorch in blocks, O(n²) whatever the kernel. Default 0.
         adaptive: k, to widen the bandwidth where points are rare: it is h times the distance from x to its
@@ -373,7 +374,8 @@ class NadarayaWatson(PlotsCurve, MultiOutputMixin, RegressorMixin, MixedEstimato
 
     def _noise_model(self) -> intervals.Noise:
         if self._noise is None:
-            self._noise = intervals.Noise.of(self._smoother, self._targets, *self._within())
+            robust = bool(self.robust_weight_[self._row_of >= 0].min() < 1.0)
+            self._noise = intervals.Noise.of(self._smoother, self._targets, *self._within(), robust)
         return self._noise
 
     def _within(self) -> tuple[Array, Array]:

@@ -84,7 +84,7 @@ class KernelQuantileRegressor(RegressorMixin, SmoothingEstimator):
             )
             normal = NormalDist()
             ratio = tau * (1 - tau) / normal.pdf(normal.inv_cdf(tau)) ** 2
-            wider = smoother.bandwidth * ratio ** (1 / (points.shape[1] + 4))
+            wider = smoother.bandwidth * ratio ** (1 / (np.isfinite(smoother.bandwidth).sum() + 4))
             smoother = replace(smoother, bandwidth=wider)
         return smoother, selection
 

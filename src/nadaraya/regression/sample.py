@@ -19,23 +19,20 @@ Observations = tuple[Array, Array, Array, NDArray[np.intp]]
 def distinct_observations(X: Array, y: Array, weight: Array) -> Observations:
     """Rows that have weight, each once with the sum of its weights, in an order that is theirs alone.
 
-    Only copies are taken together: where points repeat with other targets, as in designs with replications,
-    every row is an observation and all stay. Also (n,) which observation each row is, −1 for none.
+    Only copies are taken together: where a point repeats with other targets, as in designs with replications,
+    each of its rows is an observation. Also (n,) which observation each row is, −1 for none.
     """
     order = np.lexsort(np.concatenate([y.T[::-1], X.T[::-1]]))
     order = order[weight[order] > 0]
     points, targets, totals = X[order], y[order], weight[order]
     missing = np.isnan(points)
     same_point = ((points[1:] == points[:-1]) | (missing[1:] & missing[:-1])).all(axis=1)
-    group = np.arange(len(order))
-    if same_point.any() and (targets[1:] == targets[:-1]).all(axis=1)[same_point].all():
-        first = np.append(True, ~same_point)
-        group = np.cumsum(first) - 1
-        points, targets = points[first], targets[first]
-        totals = np.add.reduceat(totals, np.flatnonzero(first))
+    replicated = np.append(False, same_point & (targets[1:] != targets[:-1]).any(axis=1))
+    first = np.append(True, ~same_point)[: len(order)]
+    first |= np.logical_or.reduceat(replicated, np.flatnonzero(first))[np.cumsum(first) - 1]
     row_of = np.full(len(X), -1, np.intp)
-    row_of[order] = group
-    return points, targets, totals, row_of
+    row_of[order] = np.cumsum(first) - 1
+    return points[first], targets[first], np.add.reduceat(totals, np.flatnonzero(first)), row_of
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,16 @@ from torch import Tensor
 
 from nadaraya.kernels import Kernel
 from nadaraya.regression.categories import Factors, codes_of
-from nadaraya.regression.local import TINY, DampedInverse, LocalFit, damped_gradients, is_damped, local_fit
+from nadaraya.regression.local import (
+    LEVEL,
+    LEVEL_OF_POLYNOMIALS,
+    TINY,
+    DampedInverse,
+    LocalFit,
+    damped_gradients,
+    is_damped,
+    local_fit,
+)
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -252,8 +261,8 @@ class EquivalentKernels:
             return weights
         powers = monomials(offsets.movedim(0, -1), self.degree)
         if self.feature is None:
-            return value_weights(weights, powers)
-        return slope_weights(weights, powers, self.feature)
+            return value_weights(weights, powers, self.degree)
+        return slope_weights(weights, powers, self.degree, self.feature)
 
 
 @dataclass(frozen=True)
@@ -297,19 +306,19 @@ def _monomials(d: int, degree: int) -> Iterator[tuple[int, ...]]:
         yield from combinations_with_replacement(range(d), order)
 
 
-def value_weights(weights: Tensor, powers: Tensor) -> Tensor:
-    """Weights (b, n) of a local mean as those of the value at the query of a polynomial of terms."""
-    about_centre, centre, inverse, _ = _solved(weights, powers)
+def value_weights(weights: Tensor, powers: Tensor, degree: int) -> Tensor:
+    """Weights (b, n) of a local mean as those of the value at the query of a polynomial, by its monomials."""
+    about_centre, centre, inverse, _ = _solved(weights, powers, degree)
     return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]
 
 
-def slope_weights(weights: Tensor, powers: Tensor, term: int) -> Tensor:
+def slope_weights(weights: Tensor, powers: Tensor, degree: int, term: int) -> Tensor:
     """(b, n): those of the coefficient of one term; arguments as for `value_weights`."""
-    about_centre, _, inverse, per_unit = _solved(weights, powers)
+    about_centre, _, inverse, per_unit = _solved(weights, powers, degree)
     return weights * (about_centre @ inverse[..., term, None])[..., 0] * per_unit[..., term]
 
 
-def _solved(weights: Tensor, powers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _solved(weights: Tensor, powers: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Terms less their mean (b, n, k), that mean (b, 1, k), their covariance's inverse, and their units."""
     squares = (weights[..., None] * powers.square()).sum(dim=1, keepdim=True)
     per_unit = torch.where(squares > TINY, squares, 1.0).rsqrt()
@@ -317,12 +326,13 @@ def _solved(weights: Tensor, powers: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     centre = weights[:, None] @ powers
     about_centre = powers - centre
     covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
-    return about_centre, centre, damped_inverse(covariance), per_unit
+    inverse = damped_inverse(covariance, LEVEL if degree == 1 else LEVEL_OF_POLYNOMIALS)
+    return about_centre, centre, inverse, per_unit
 
 
-def damped_inverse(covariance: Tensor) -> Tensor:
+def damped_inverse(covariance: Tensor, level: float) -> Tensor:
     """`DampedInverse` of matrices (b, k, k), with its derivative."""
-    damped = DampedInverse.of(covariance.detach().cpu().numpy())
+    damped = DampedInverse.of(covariance.detach().cpu().numpy(), level)
     inverse: Tensor = torch.from_numpy(damped.inverse).to(covariance)
     if not covariance.requires_grad:
         return inverse

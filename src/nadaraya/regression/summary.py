@@ -19,15 +19,16 @@ _LEAST_FREEDOM = 1e-6
 class GoodnessOfFit:
     """Goodness of fit of a regression, each (p,) per target but the trace.
 
-    All are weighted by the observations' weights, scaled to mean 1.
+    All are weighted by the observations' weights, scaled to mean 1, times what `robust_iterations` left.
 
     Attributes:
         trace: tr L, the effective degrees of freedom: the sum of what each target contributes to its own
             prediction.
         residual_std: √(Σ w (y − f)² / (n − 2 tr L + tr L Lᵀ)), in units of the target, at average weight
             (Hastie and Tibshirani 1990); NaN if nothing is left of n.
-        r_squared: 1 − Σ w (y − f)² / Σ w (y − ȳ)², what `score` gives on the data of the fit; NaN for
-            constant targets.
+        r_squared: 1 − Σ w (y − f)² / Σ w (y − ȳ)², what `score` gives on the data of the fit with these
+            weights, but for `adaptive` fits, where a point is no neighbour of its own; NaN for constant
+            targets.
         r_squared_loo: the same of leave-one-out predictions.
         squared_correlation: of y and f about ȳ (Hayfield and Racine 2008), R² in R's np; in
             statsmodels too if f has the mean ȳ, since `KernelReg.r_squared` centres both at the mean of f.
@@ -156,6 +157,7 @@ def summary_of(model: str, estimator: Any, fit: GoodnessOfFit | None = None) -> 
         chosen_by = selection.criterion
     else:
         chosen_by = estimator.bandwidth if isinstance(estimator.bandwidth, str) else "the user"
+        chosen_by = "scott" if chosen_by in estimator._criteria else chosen_by  # where little varies
     names = getattr(estimator, "feature_names_in_", [f"x{f}" for f in range(len(bandwidth))])
     numbers = [str(names[column]) for column in numeric_columns(sample.categories, len(bandwidth))]
     relative = estimator._smoother.bandwidth[: len(numbers)] / sample.spread

@@ -30,6 +30,7 @@ class InputError(ValueError):
 def must_be(name: str, accepted: str, given: Any) -> InputError:
     """An InputError, for the caller to raise, for an argument whose value is not accepted.
 
+    >>> from nadaraya.errors import must_be
     >>> must_be("eps", "a number of at least 0", -1.0)
     InputError('eps must be a number of at least 0, got -1.0')
     """
@@ -55,6 +56,7 @@ def unknown_name(
         meant: the name that was meant, where that is known; default the one nearest in spelling.
         listed_by: the command that lists them all; default none.
 
+    >>> from nadaraya.errors import unknown_name
     >>> unknown_name("empty", "neares", ["nearest", "nan", "raise"])
     InputError("empty must be one of 'nan', 'nearest', 'raise', got 'neares': did you mean 'nearest'?")
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -86,8 +86,7 @@ def chosen_device(given: str) -> str:
     }
     if not given:
         return "cuda" if there["cuda"] else "cpu"
-    if given not in there:
-        raise unknown_name("--device", given, there)
+    check_name("--device", given, there)
     if not there[given]:
         found = " or ".join(name for name in there if there[name])
         raise must_be("--device", f"{found}, which this machine has", given)
@@ -99,8 +98,7 @@ def computing(model: Any, device: str, precision: str) -> Iterator[None]:
     """Move a model where --device says, and compute in the --precision, while it is used."""
     import torch
 
-    if precision not in ("float32", "bfloat16"):
-        raise unknown_name("--precision", precision, ("float32", "bfloat16"))
+    check_name("--precision", precision, ("float32", "bfloat16"))
     where = chosen_device(device)
     model.to(where)
     with torch.autocast(where, torch.bfloat16, enabled=precision == "bfloat16"):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, check_name
 from nadaraya.files import is_file
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def text_source(run: str, text: str | None, instead: str, part: str | None = Non
     from nadaraya.training.run import Part
 
     part = part or "validation"
-    if part not in get_args(Part):
-        raise unknown_name("--part", part, get_args(Part))
+    check_name("--part", part, get_args(Part))
     if text is not None:
         corpus = load_corpus(text)
         return Source(corpus.name, corpus.text)

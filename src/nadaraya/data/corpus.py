@@ -19,7 +19,7 @@ import numpy as np
 from nadaraya.data.gutenberg import read_dickens
 from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
-from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, check_name, must_be, unknown_name
 from nadaraya.files import exists
 
 EMBEDDED = "embedded"
@@ -185,8 +185,7 @@ def shuffle_text(text: str, unit: Shuffled, seed: int = 0) -> str:
     lose their structure. "lines": lines stay as they are, with the distances from each newline to the next;
     longer structure goes.
     """
-    if unit not in get_args(Shuffled):
-        raise unknown_name("unit", unit, get_args(Shuffled))
+    check_name("unit", unit, get_args(Shuffled))
     random = np.random.default_rng(seed)
     if unit == "characters":
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

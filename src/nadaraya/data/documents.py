@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nadaraya.data.textfile import check_regular, decode_text, files_below, one_line, text_encoding
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.files import check_utf8, first_line, is_file, is_folder, reading, sha256
 
 SEPARATOR = "<|endoftext|>"
@@ -212,8 +212,7 @@ def _read_parquet(file: Path, column: str, row: int) -> Iterator[tuple[int, str]
 
     with one_line(str(file), "as Parquet"):
         parquet = _open_parquet(file)
-        if column not in parquet.schema_arrow.names:
-            raise unknown_name(f"column of {file}", column, parquet.schema_arrow.names)
+        check_name(f"column of {file}", column, parquet.schema_arrow.names)
         kind = parquet.schema_arrow.field(column).type
         content = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not any(is_text(content) for is_text in (pa.types.is_string, pa.types.is_large_string)):

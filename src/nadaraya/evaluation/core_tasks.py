@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.files import is_file, is_folder, reading
 from nadaraya.stored import Stored, checked, read_stored
 
@@ -173,8 +173,7 @@ def read_core(folder: str | Path, tasks: Iterable[str] | None = None) -> list[Co
         raise InputError(f"{folder} has no file of a task")
     wanted = there if tasks is None else dict.fromkeys(tasks)
     for label in wanted:
-        if label not in there:
-            raise unknown_name("task", label, there)
+        check_name("task", label, there)
     return [there[label] for label in wanted]
 
 

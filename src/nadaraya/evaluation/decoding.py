@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.evaluation.throughput import PRECISIONS, alternate, in_precision, rates
 from nadaraya.models.growing import Growing
 
@@ -52,8 +52,7 @@ class DecodingSettings:
         for name in ("batch", "prompt", "tokens", "rounds"):
             if getattr(self, name) < 1:
                 raise must_be(name, "a positive integer", getattr(self, name))
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        check_name("precision", self.precision, PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ def measure_decoding(
     if not models:
         raise must_be("models", "at least one", models)
     for kind in caches:
-        if kind not in CACHES:
-            raise unknown_name("cache", kind, CACHES)
+        check_name("cache", kind, CACHES)
     for model in models.values():
         in_precision(model.eval(), settings.precision).to(settings.device)
     cells: dict[tuple[str, str, bool], Callable[[], _Turn]] = {

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
 from nadaraya.device import device_name
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.files import first_line
 
 # Images per call: those of the paper.
@@ -59,12 +59,10 @@ class Settings:
     memory: bool = True
 
     def __post_init__(self) -> None:
-        if self.device not in ("cpu", "cuda"):
-            raise unknown_name("device", self.device, ("cpu", "cuda"))
+        check_name("device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
             raise must_be("device", "'cpu' where there is no CUDA device", self.device)
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        check_name("precision", self.precision, PRECISIONS)
         if self.rounds < 1:
             raise must_be("rounds", "a positive integer", self.rounds)
 
@@ -102,8 +100,7 @@ class Throughput:
 
 def deit_and_gka(size: str) -> tuple[str, str]:
     """The pair of models that Kundu et al. (2026) compare, timm's DeiT and ours, at a size of `SIZES`."""
-    if size not in SIZES:
-        raise unknown_name("size", size, SIZES)
+    check_name("size", size, SIZES)
     return f"deit_{size}_patch16_224", f"gka_{size}_patch16_224"
 
 
@@ -124,8 +121,7 @@ def measure(models: Sequence[str], mode: str, batch: int, settings: Settings) ->
     """
     if not models or len(set(models)) < len(models):
         raise must_be("models", "at least one name, each given once", list(models))
-    if mode not in BATCH_SIZES:
-        raise unknown_name("mode", mode, BATCH_SIZES)
+    check_name("mode", mode, BATCH_SIZES)
     if batch < 1:
         raise must_be("batch size", "a positive integer", batch)
     if settings.compiled:  # code of other batch sizes would be tried here, and count towards the limit

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nadaraya.attention.layer import KernelSelfAttention
-from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, check_name, must_be
 from nadaraya.files import write_into
 from nadaraya.interpret.implied import fitted_kernels
 from nadaraya.interpret.windows import Windows, windows_of
@@ -94,8 +94,7 @@ def convert_model(
         seed: of the windows that are trained on. Default 0.
         progress: called with each step and its loss.
     """
-    if positions not in get_args(Positions):
-        raise unknown_name("positions", positions, get_args(Positions))
+    check_name("positions", positions, get_args(Positions))
     check_at_least(0, updates=updates)
     check_at_least(1, batch_size=batch_size)
     check_at_least(4, windows=windows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.interpret.ablation import Slices, ablated, head_layers
 from nadaraya.interpret.heads import scored_banks
 from nadaraya.interpret.windows import Windows
@@ -88,8 +88,7 @@ def choose_heads(
     >>> len(choose_heads(model, Windows(text[:, :-1], text[:, 1:]), budget=9.0))
     3
     """
-    if by not in ORDERS:
-        raise unknown_name("by", by, ORDERS)
+    check_name("by", by, ORDERS)
     if not budget >= 0.0:
         raise must_be("budget", "at least 0 nats/token", budget)
 

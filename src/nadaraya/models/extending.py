@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.attention.rotary import RotaryEmbedding
-from nadaraya.errors import InputError, check_at_least, must_be, unknown_name
+from nadaraya.errors import InputError, check_at_least, check_name, must_be
 
 Method = Literal["window", "interpolate", "ntk", "yarn", "drop"]
 _STATIC = ("default", "linear", "llama3", "yarn")  # types of angles that do not depend on the text
@@ -51,8 +51,7 @@ def extend_context(
     ...     model(torch.arange(64)[None]).logits.shape
     torch.Size([1, 64, 93])
     """
-    if method not in get_args(Method):
-        raise unknown_name("method", method, get_args(Method))
+    check_name("method", method, get_args(Method))
     trained = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if trained is None:
         raise must_be("model", "a language model, whose config has max_position_embeddings", type(model))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.categories import Category, numeric_columns
 from nadaraya.regression.checks import given_bandwidth, numbers, positive_numbers
@@ -39,8 +39,7 @@ def first_bandwidth(
     """
     if not isinstance(bandwidth, str):
         return _given(bandwidth, sample)
-    if bandwidth not in (*criteria, *RULES):
-        raise unknown_name("bandwidth, if it is no number,", bandwidth, (*criteria, *RULES))
+    check_name("bandwidth, if it is no number,", bandwidth, (*criteria, *RULES))
     rule = bandwidth if bandwidth in RULES else "scott"
     x = np.where(sample.missing, np.nan, sample.x) if sample.categories else sample.x
     return np.append(rule_of_thumb(rule, x, sample.counts, kernel), _first_scales(sample))

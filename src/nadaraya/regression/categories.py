@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.regression.checks import one_of
 
 CATEGORY_KERNELS = ("li-racine", "probability")
@@ -326,8 +326,7 @@ def _columns(argument: str, given: Any, names: list[str] | None, d: int) -> set[
         if isinstance(entry, str):
             if names is None:
                 raise must_be(argument, "a list of columns or a mask where X has no names", given)
-            if entry not in names:
-                raise unknown_name(f"names in {argument}", entry, names)
+            check_name(f"names in {argument}", entry, names)
             columns.add(names.index(entry))
         elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and 0 <= entry < d:
             columns.add(int(entry))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.kernels.drawing import axes_and_figure
 from nadaraya.regression.checks import whole_number
 from nadaraya.regression.requests import Array
@@ -254,8 +254,7 @@ def feature_names(estimator: Any) -> list[str]:
 
 def column_of(feature: int | str, names: list[str]) -> int:
     if isinstance(feature, str):
-        if feature not in names:
-            raise unknown_name("feature", feature, names)
+        check_name("feature", feature, names)
         return names.index(feature)
     return whole_number("feature", feature, 0, len(names) - 1)
 

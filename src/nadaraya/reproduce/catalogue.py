@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from nadaraya.errors import unknown_name
+from nadaraya.errors import check_name, unknown_name
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.reproduce.claims import Claim, LossClaim
 from nadaraya.study import Study, plan_study
@@ -103,8 +103,7 @@ def load_experiment(study: str, scale: str) -> Experiment:
     "paper": their model and their 200,000 updates.
     """
     read = _read("studies", study, "study")
-    if scale not in read["scales"]:
-        raise unknown_name("--scale", scale, read["scales"])
+    check_name("--scale", scale, read["scales"])
     keys = {**read["study"], **read["scales"][scale]}
     vocabulary = keys.pop("vocabulary")
     return Experiment(Study(**keys, source=str(_files("studies")[study])), vocabulary)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.names import built_in_recipes
 from nadaraya.plain_yaml import read_yaml
 from nadaraya.study.probes import probe_names
@@ -216,8 +216,7 @@ def load_study(path: str | Path) -> Study:
 
 def _check_names(key: str, given: Iterable[str], accepted: Collection[str]) -> None:
     for name in given:
-        if name not in accepted:
-            raise unknown_name(f"study key {key}", name, accepted)
+        check_name(f"study key {key}", name, accepted)
 
 
 def check_changes(changes: Sequence[str], own: Sequence[str], what: str) -> None:

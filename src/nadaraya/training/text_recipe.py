@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from nadaraya.data.corpus import Shuffled
 from nadaraya.data.tokenizer import SMALLEST_VOCABULARY
 from nadaraya.device import check_memory, training_device
-from nadaraya.errors import InputError, must_be, shown, unknown_name
+from nadaraya.errors import InputError, check_name, must_be, shown
 from nadaraya.training import schema
 from nadaraya.training.optimisation import BaseTraining
 from nadaraya.training.schema import BaseRecipe, Section, Settings
@@ -249,8 +249,7 @@ class Recipe(BaseRecipe):
         extra, variant_options = given.pop("extra"), given.pop("variant_options")
         accepted = set(KernelGPTConfig.__annotations__) - {*given, "variant_options", *_SET_ELSEWHERE}
         for name in extra:
-            if name not in accepted:
-                raise unknown_name("key in model.extra", name, accepted)
+            check_name("key in model.extra", name, accepted)
         heads = self.model.num_attention_heads
         if self.model.hidden_size % heads:
             width = f"a multiple of model.num_attention_heads = {heads}"

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nadaraya.data.images.sources import ImageSource, arrays_digest, reason
 from nadaraya.data.textfile import check_regular
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.files import cache_folder
 
 VALIDATION_NAMES = ("val", "validation", "test")
@@ -113,8 +113,7 @@ def read_torchvision(name: str) -> tuple[ImageSource, ImageSource]:
     """
     from torchvision import datasets
 
-    if name not in _TORCHVISION:
-        raise unknown_name("torchvision data set", name, _TORCHVISION)
+    check_name("torchvision data set", name, _TORCHVISION)
     root = cache_folder() / "torchvision"
     try:
         train, test = (getattr(datasets, name)(root, train=part, download=True) for part in (True, False))

@@ -10,7 +10,7 @@ import numpy as np
 from nadaraya.data.images.arrays import VALIDATION_NAMES, read_npz, read_torchvision
 from nadaraya.data.images.files import read_folder, read_shards
 from nadaraya.data.images.sources import ImageSet, ImageSource
-from nadaraya.errors import InputError, must_be, unknown_name
+from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.files import is_folder
 
 _TORCHVISION = "torchvision:"
@@ -57,8 +57,7 @@ def open_images(
     >>> open_images("tiny.npz").classes
     ('0', '1')
     """
-    if corrupt not in ("fatal", "skip"):
-        raise unknown_name("corrupt", corrupt, ("fatal", "skip"))
+    check_name("corrupt", corrupt, ("fatal", "skip"))
     if channels not in (None, 1, 3):
         raise must_be("channels", "1 (grey), 3 (colour) or None", channels)
     for place in filter(None, (source, validation)):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nadaraya.attention import variants
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.attention.positions import GridLogits, Position
-from nadaraya.errors import InputError, unknown_name
+from nadaraya.errors import InputError, check_name, unknown_name
 from nadaraya.kernels import KernelBank
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.grid import GridKernel, GridTable
@@ -155,14 +155,12 @@ def layer_options(
         grid_size: rows and columns of patches, where something depends on them.
         num_prefix_tokens: tokens before the patches.
     """
-    if variant not in VISION_VARIANTS:
-        raise unknown_name("variant", variant, VISION_VARIANTS)
+    check_name("variant", variant, VISION_VARIANTS)
     given, own = dict(options or {}), {**VISION_VARIANTS[variant]}
     own_names = [name for name in variants.options(variant) if name not in _OF_TEXTS]
     accepted = list(dict.fromkeys([*_CONTENT_OPTIONS, *_LAYER_OPTIONS, *own_names]))
     for name in given:
-        if name not in accepted:
-            raise unknown_name("option of the attention", name, accepted)
+        check_name("option of the attention", name, accepted)
     of_content = {name: given.pop(name) for name in _CONTENT_OPTIONS if name in given}
     if variant == "linformer":
         if grid_size is None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nadaraya.attention.functional import kernel_attention
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 
 FORMS = ("embedded", "gaussian", "dot", "concatenation")
 
@@ -46,8 +46,7 @@ class NonLocalBlock(nn.Module):
         super().__init__()
         if not isinstance(channels, int) or channels < 2:
             raise must_be("channels", "a whole number of at least 2", channels)
-        if form not in FORMS:
-            raise unknown_name("form", form, FORMS)
+        check_name("form", form, FORMS)
         width = channels // 2
         self.channels, self.form, self.subsample = channels, form, subsample
         if form != "gaussian":

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from nadaraya.cli.texts import is_run
 from nadaraya.data.tokenizer import encode_text
 from nadaraya.evaluation import evaluate_string, length_losses
 from nadaraya.evaluation.language import token_bytes
@@ -33,6 +35,15 @@ def test_another_text(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None
     shorter = json.loads(nadaraya("evaluate", finished_run, "--text", text, "--context", 4, "--json").out)
     assert shorter["tokens"] == 94
     assert shorter["cross_entropy"] != printed["cross_entropy"]
+
+
+def test_a_folder_called_as_a_model_at_the_hub_is_no_run(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished_run, tmp_path / "hf:name")
+    monkeypatch.chdir(tmp_path)
+    assert not is_run("hf:name")
+    assert is_run("./hf:name")
 
 
 def test_bad_input_is_one_line(nadaraya: Any, finished_run: Path, tmp_path: Path) -> None:

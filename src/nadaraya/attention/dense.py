@@ -181,8 +181,10 @@ class _Exact(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         rows, shared = ctx.saved_tensors
         grad = grad.to(rows.dtype)
-        of_rows = grad @ shared.mT * ctx.scale if ctx.needs_input_grad[0] else None
-        return of_rows, rows.mT @ grad * ctx.scale if ctx.needs_input_grad[1] else None, None
+        for_rows, for_shared, _ = ctx.needs_input_grad
+        of_rows = grad @ shared.mT * ctx.scale if for_rows else None
+        of_shared = rows.mT @ grad * ctx.scale if for_shared else None
+        return of_rows, of_shared, None
 
 
 class _Rounded(torch.autograd.Function):
@@ -196,8 +198,10 @@ class _Rounded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         weights, values = ctx.saved_tensors
-        of_weights = grad.float() @ values.float().mT if ctx.needs_input_grad[0] else None
-        return of_weights, weights.to(values.dtype).mT @ grad if ctx.needs_input_grad[1] else None
+        for_weights, for_values = ctx.needs_input_grad
+        of_weights = grad.float() @ values.float().mT if for_weights else None
+        of_values = weights.to(values.dtype).mT @ grad if for_values else None
+        return of_weights, of_values
 
 
 def _by_shared(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import DeviceOption, PrecisionOption, computing
+from nadaraya.cli.options import DeviceOption, PrecisionOption, computing, refuse_given
 from nadaraya.cli.results import Result
 from nadaraya.cli.tables import FigureTable, cell
 from nadaraya.errors import must_be
@@ -45,9 +45,8 @@ def banks(
     from nadaraya.interpret.windows import validation_windows
     from nadaraya.training import Run
 
-    for option, chosen in {"--top": top, "--windows": windows}.items():
-        if chosen is not None and not terms:
-            raise must_be(option, "given with --terms", chosen)
+    if not terms:
+        refuse_given("given with --terms", {"--top": top, "--windows": windows})
     top, windows = 16 if top is None else top, 16 if windows is None else windows
     for option, value in {"--minimum": minimum, "--tolerance": tolerance, "--top": top}.items():
         if not 0 <= value <= 1e9:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from nadaraya.cli.options import QuietOption, whole_numbers
+from nadaraya.cli.options import QuietOption, refuse_given, whole_numbers
 from nadaraya.cli.results import Result, command
 from nadaraya.cli.tables import FigureTable
-from nadaraya.errors import InputError, must_be
+from nadaraya.errors import InputError
 
 data_app = typer.Typer(help="Fetch, list, tokenise and check text corpora.", no_args_is_help=True)
 
@@ -113,16 +113,17 @@ def tokenize(
 
     from nadaraya.data import TokenShards, tokenize_corpus
 
-    chosen: dict[str, Any] = {}
-    for name, value, other, instead in (
-        ("vocabulary", vocabulary, "--tokenizer", tokenizer),
-        ("sample_characters", sample_characters, "--tokenizer", tokenizer),
-        ("validation_fraction", validation_fraction, "--validation-documents", validation_documents),
-    ):
-        if value is not None and instead is not None:
-            raise must_be("--" + name.replace("_", "-"), f"left out where {other} is given", value)
-        if value is not None:
-            chosen[name] = value
+    if tokenizer is not None:
+        of_new = {"--vocabulary": vocabulary, "--sample-characters": sample_characters}
+        refuse_given("left out where --tokenizer is given", of_new)
+    if validation_documents is not None:
+        accepted = "left out where --validation-documents is given"
+        refuse_given(accepted, {"--validation-fraction": validation_fraction})
+    with_defaults: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "sample_characters": sample_characters,
+        "validation_fraction": validation_fraction,
+    }
     train = tokenize_corpus(
         source,
         out,
@@ -133,7 +134,7 @@ def tokenize(
         separator=separator.replace(r"\n", "\n"),
         workers=torch.get_num_threads() if workers is None else workers,
         progress=not quiet,
-        **chosen,
+        **{name: value for name, value in with_defaults.items() if value is not None},
     )
     parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}
     counts = {name: {"tokens": len(part), "documents": part.num_documents} for name, part in parts.items()}

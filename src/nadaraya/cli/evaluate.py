@@ -14,13 +14,13 @@ from nadaraya.cli.options import (
     PrecisionOption,
     TextOption,
     computing,
+    refuse_given,
     whole_numbers,
 )
 from nadaraya.cli.results import Result
 from nadaraya.cli.tasks import Chosen, names, opened, run_core, run_lm_eval
 from nadaraya.cli.texts import Source, is_run, text_source
 from nadaraya.errors import InputError, must_be
-from nadaraya.names import HUB
 
 # Arguments of `length_losses`: what each is called in JSON, and its column.
 _CONTROLS = {
@@ -143,8 +143,8 @@ def evaluate(
     }
     at_lengths = [] if lengths is None else ["--lengths"]
     for option, (value, wanted) in needed.items():
-        if value is not None and not {*given, *at_lengths} & set(wanted):
-            raise must_be(option, f"given with {' or '.join(wanted)}", value)
+        if not {*given, *at_lengths} & set(wanted):
+            refuse_given(f"given with {' or '.join(wanted)}", {option: value})
     others = [option for option in given if option != "--text"]
     for option, value, excluding in (
         ("--part", part, given),
@@ -152,11 +152,11 @@ def evaluate(
         ("--lengths", lengths, others),
         ("--recall", recall, at_lengths + others + (["--context"] if context is not None else [])),
     ):
-        if value is not None and excluding:
-            raise must_be(option, f"left out where {excluding[0]} is given", value)
+        if excluding:
+            refuse_given(f"left out where {excluding[0]} is given", {option: value})
     from nadaraya.training import Run  # takes seconds, which a wrong option need not wait for
 
-    own = Run(run) if is_run(run) and not run.startswith(HUB) else None
+    own = Run(run) if is_run(run) else None
     chosen = Chosen(weights if own is None else weights or own.weights, device, precision)
     if core is not None:
         found = run_core(run, chosen, core, names(tasks), limit, batch_size or 16)
@@ -165,9 +165,7 @@ def evaluate(
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (own and text is None and own.recipe.task == "image"):
         of_text = {"--lengths": lengths, "--context": context, "--recall": recall, "--part": part}
-        for option, value in of_text.items():
-            if value is not None:
-                raise must_be(option, "given for a model of text", value)
+        refuse_given("given for a model of text", of_text)
         found = _images(run, images, chosen)
     elif lengths is not None:
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")

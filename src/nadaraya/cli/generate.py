@@ -11,6 +11,7 @@ from nadaraya.cli.options import (
     SeedOption,
     TemperatureOption,
     computing,
+    refuse_given,
     token_progress,
 )
 from nadaraya.cli.results import Result
@@ -44,9 +45,9 @@ def generate(
 
     if greedy and beams > 1:
         raise must_be("--beams", "1 with --greedy", beams)
-    for option, sampling, without in (("--temperature", temperature, 1.0), ("--top-k", top_k, None)):
-        if sampling != without and (greedy or beams > 1):
-            raise must_be(option, f"left out with {'--greedy' if greedy else '--beams'}", sampling)
+    if greedy or beams > 1:
+        of_samples = {"--temperature": None if temperature == 1.0 else temperature, "--top-k": top_k}
+        refuse_given(f"left out with {'--greedy' if greedy else '--beams'}", of_samples)
     opened = Run(run)
     model, tokenizer = opened.load_model(), opened.tokenizer()
     prompt = default_prompt(tokenizer) if prompt is None else prompt

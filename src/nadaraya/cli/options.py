@@ -1,7 +1,7 @@
 """Options that several verbs share."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,6 +173,13 @@ def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
     with progress_bar() as bar:
         line = bar.add_task("tokens", total=tokens)
         yield lambda made: bar.update(line, completed=made)
+
+
+def refuse_given(accepted: str, options: Mapping[str, Any]) -> None:
+    """Refuse options, by their names, that are given, not None, where they would have no effect."""
+    for option, value in options.items():
+        if value is not None:
+            raise must_be(option, accepted, value)
 
 
 def check_positive(**given: float | None) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from nadaraya.errors import InputError, check_name
 from nadaraya.files import is_file
+from nadaraya.names import HUB
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +36,8 @@ class Source(NamedTuple):
 
 
 def is_run(path: str) -> bool:
-    """Return whether this is a run folder."""
-    return is_file(Path(path) / "config.yaml")
+    """Return whether this is a run folder, and no name of a model at the hub."""
+    return not path.startswith(HUB) and is_file(Path(path) / "config.yaml")
 
 
 def text_source(run: str, text: str | None, instead: str, part: str | None = None) -> Source:

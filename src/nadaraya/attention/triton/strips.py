@@ -84,6 +84,7 @@ class Mixture:
         self._weights = weights
         self._table = F.pad(table, self._beyond, value=0.0 if shift is None else 1.0)
         self._shift = None if shift is None else F.pad(shift * LOG2E.value, self._beyond, value=-torch.inf)
+        # Contiguous, as compiled code expects; weights of a layer are not.
         self._grad_weights, self._grad_table = weights.new_zeros(weights.shape), torch.zeros_like(self._table)
 
     @property

@@ -190,8 +190,8 @@ def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:
         assert found.name == name
     content = {"content": Gaussian(1.0), "causal": True}
     assert choose_backend(*torch.randn(3, 9, 2, 256, 4).unbind(), **content).name == "dense"
-    with torch.no_grad():
-        assert choose_backend(*torch.randn(3, 9, 2, 256, 4).unbind(), **content).name == "sdpa"
+    mixed = MixedLogits(torch.randn(9, 2, 256, 3), torch.randn(3, 256))
+    assert choose_backend(*torch.randn(3, 9, 2, 256, 4).unbind(), position=mixed).name == "sdpa"
     dropped = choose_backend(*torch.randn(3, 1, 2, 300, 4).unbind(), dropout_p=0.1, **options)
     assert dropped.name == "dense"
     assert "PyTorch's fused" in choose_backend(*torch.randn(3, 1, 2, 64, 4).unbind()).refused["dense"]
@@ -261,3 +261,31 @@ def test_the_measured_table_decides_on_the_cpu_too(tmp_path: Path, monkeypatch: 
     finally:
         for forget in (measured._table, measured._nearest):
             forget.cache_clear()
+
+
+def test_memory_of_earlier_calls_is_never_that_of_results() -> None:
+    calls = [torch.randn(3, 16, 4, 64, 16).unbind() for _ in range(2)]
+    table = torch.randn(4, 64)
+    outs = []
+    with torch.inference_mode():
+        outs += [kernel_attention(*some, position=table, causal=True, return_lse=True) for some in calls]
+    with torch.no_grad():  # memory of inference mode would refuse to be written here
+        outs += [kernel_attention(*some, position=table, causal=True, return_lse=True) for some in calls]
+    wanted = [
+        kernel_attention(*some, position=table, causal=True, return_lse=True, backend="reference")
+        for some in calls
+    ]
+    for got, want in zip(outs, wanted * 2, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "options", [{"window": 5}, {"exclude_self": True}, {"key_bias": torch.randn(1, 2, 24)}]
+)
+def test_masks_that_serve_several_calls_are_not_changed_by_them(options: dict[str, Any]) -> None:
+    query, key, value = torch.randn(3, 1, 2, 24, 4).unbind()
+    for gradients in (False, True, False):
+        leaves = [x.clone().requires_grad_(gradients) for x in (query, key, value)]
+        got = kernel_attention(*leaves, causal=True, backend="dense", **options)
+        want = kernel_attention(query, key, value, causal=True, backend="reference", **options)
+        torch.testing.assert_close(got.detach(), want)

@@ -6,6 +6,7 @@ Shapes have the letters of `arguments`.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -79,28 +80,42 @@ def check_ways(
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, others: Mapping[str, Any]) -> None:
     """Check types, shapes, dtypes and devices of the three tensors, and that others are tensors or None."""
-    tensors = {"query": query, "key": key, "value": value}
-    for name, given in {**tensors, **others}.items():
-        if not isinstance(given, Tensor) and (given is not None or name in tensors):
+    for name, given in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(given, Tensor):
             raise must_be(name, "a torch tensor", type(given))
-        if name in others and given is not None:
+    for name, given in others.items():
+        if given is not None:
+            if not isinstance(given, Tensor):
+                raise must_be(name, "a torch tensor", type(given))
             _check_device(name, given, query)
-    for name, tensor in tensors.items():
-        if tensor.dim() != 4:
-            raise must_be(name, "of shape (batch, heads, tokens, width)", tuple(tensor.shape))
-        if not tensor.is_floating_point():
-            raise must_be(name, "floating point", tensor.dtype)
-    for attribute in ("dtype", "device"):
-        given = [getattr(tensor, attribute) for tensor in tensors.values()]
+    # Most calls have the forms of one before them.
+    known = type(query) is Tensor and not torch.compiler.is_compiling()
+    check = _check_forms if known else _check_forms.__wrapped__
+    shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)
+    check(shapes, dtypes, (query.device, key.device, value.device))
+
+
+@lru_cache(maxsize=256)
+def _check_forms(
+    shapes: tuple[torch.Size, ...], dtypes: tuple[torch.dtype, ...], devices: tuple[torch.device, ...]
+) -> None:
+    """Check shapes, dtypes and devices of query, key and value."""
+    names = ("query", "key", "value")
+    for name, shape, dtype in zip(names, shapes, dtypes, strict=True):
+        if len(shape) != 4:
+            raise must_be(name, "of shape (batch, heads, tokens, width)", tuple(shape))
+        if not dtype.is_floating_point:
+            raise must_be(name, "floating point", dtype)
+    for attribute, given in (("dtype", dtypes), ("device", devices)):
         if len(set(given)) > 1:
-            raise must_be("query, key and value", f"of one {attribute}", given)
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if key.shape[:3] != value.shape[:3]:
-        raise must_be("key and value", "equal in batch, heads and tokens", shapes)
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
-        raise must_be("query and key", "equal in batch and width", shapes)
-    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-        raise must_be("number of heads of query", "a multiple of that of key", shapes)
+            raise must_be("query, key and value", f"of one {attribute}", list(given))
+    said, (query, key, value) = dict(zip(names, map(tuple, shapes), strict=True)), shapes
+    if key[:3] != value[:3]:
+        raise must_be("key and value", "equal in batch, heads and tokens", said)
+    if query[0] != key[0] or query[3] != key[3]:
+        raise must_be("query and key", "equal in batch and width", said)
+    if key[1] == 0 or query[1] % key[1]:
+        raise must_be("number of heads of query", "a multiple of that of key", said)
 
 
 class CheckedContent(NamedTuple):

@@ -1,8 +1,8 @@
 """Attention of short sequences on the CPU with all pairs written out, as PyTorch differentiates it.
 
 The weights are kept for the backward pass, which row blocks compute again, and a handful of operators does
-it all: where sequences are short, calls cost more than memory. Without gradients PyTorch's fused
-attention takes their biases in one call.
+it all: where sequences are short, calls cost more than memory. Without gradients scores and weights are
+written over those of the call before; where they are few, PyTorch's fused attention takes biases in one call.
 
 A processor that multiplies bfloat16 does so here, but for two products that fused kernels do not round
 either: with keys, and of gradients with values. Only one row without gradients has its logits rounded, as a
@@ -10,7 +10,9 @@ formula in half precision has.
 """
 
 import math
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -23,13 +25,17 @@ from nadaraya.attention.arguments import AttentionArguments
 
 LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here; twice as many of few scores
-_PAYS_HALF = 128  # where queries mix positions, or half of all pairs is hidden and no gradient is taken
+_PAYS_MIXED = 128  # where queries mix positions
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
 _FEW = 2**13  # scores of one row
+_FEWEST, _FEWEST_WITH_GRADIENTS = 2**16, 2**20  # scores; products of numbers in them
 _LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers, in half precision that is multiplied
+_KEPT = 2**22  # numbers of a thread
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
 _MULTIPLIED = (torch.bfloat16,) if torch.cpu._is_avx512_bf16_supported() else ()  # not emulated
+
+_of_thread = threading.local()
 
 
 def why_not(args: AttentionArguments) -> str | None:
@@ -56,10 +62,7 @@ def why_slow(args: AttentionArguments) -> str | None:
         return "PyTorch's fused attention does this call as it stands"
     if args.query.shape[2] <= 1:
         return "one row is done so in any case"
-    parts = (args.lag_logits, args.grid, args.window)
-    half = args.causal and not args.exclude_self and all(part is None for part in parts)
-    half &= not torch.is_grad_enabled()
-    pays = _PAYS_HALF if half or args.mixture is not None else _PAYS
+    pays = _PAYS if args.mixture is None else _PAYS_MIXED
     known = not torch.compiler.is_compiling()
     if known and math.prod(args.query.shape[:3]) * args.key.shape[2] <= _PAYS_SCORES:
         pays *= 2
@@ -94,13 +97,15 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    if _is_one_call(query, value) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
+    if not (hides or with_lse or dropout_p) and _is_one_call(query, key, value, biases):
         shares, value = query.shape[1] > key.shape[1], value.to(query.dtype)
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
-        return out, None
+        return stock.without_second_derivatives(out), None
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
-        query, scale = query.to(torch.promote_types(query.dtype, torch.float32)) * scale, 1.0
+        query = query.to(torch.promote_types(query.dtype, torch.float32))
+        if not _is_for_once(query):
+            query, scale = query * scale, 1.0
     numbers = math.prod(query.shape[:3]) * key.shape[2]
     if key.dtype != query.dtype:
         numbers = max(numbers, key.numel())
@@ -122,13 +127,16 @@ def attention(
     return torch.cat([out for out, _ in found], axis), lse
 
 
-def _is_one_call(query: Tensor, value: Tensor) -> bool:
-    """Return whether PyTorch's fused attention is fastest without gradients: not for one row of many keys."""
+def _is_one_call(query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor]) -> bool:
+    """Return whether PyTorch's fused attention is fastest: not for one row of many keys."""
     if torch.compiler.is_compiling():
         return False
+    if torch.is_grad_enabled():
+        few = query.dtype == torch.float32 and _products(query, key) <= _FEWEST_WITH_GRADIENTS
+        return few and not any(bias.requires_grad for bias in biases)
     if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
         return _products(query, value) <= _LITTLE_OF_ONE_ROW
-    return query.shape[2] > 1 or math.prod(query.shape[:2]) * value.shape[2] <= _FEW
+    return math.prod(query.shape[:3]) * value.shape[2] <= (_FEW if query.shape[2] == 1 else _FEWEST)
 
 
 def _products(query: Tensor, key: Tensor) -> int:
@@ -141,9 +149,10 @@ def _of_some(
     with_lse: bool, dropout_p: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same of some items of the batch or heads, which stay near the cores."""
-    key = key.to(query.dtype)
-    if query.dtype not in _MULTIPLIED:  # it has the scale
-        scores = _by_shared(query, key.mT)
+    key, once = key.to(query.dtype), _is_for_once(query)
+    if query.dtype not in _MULTIPLIED:  # it has the scale unless it is for once
+        product = partial(_written_over, scale=scale) if once else torch.matmul
+        scores = _by_shared(query, key.mT, product)
     elif query.shape[2] == 1 and not torch.is_grad_enabled():
         scores = _by_shared(query, key.mT).float() * scale
     else:
@@ -157,7 +166,8 @@ def _of_some(
         nothing = None
     if nothing is not None:
         scores = scores.masked_fill(nothing, 0.0)
-    weights, lse = scores.softmax(-1), scores.logsumexp(-1) if with_lse else None
+    lse = scores.logsumexp(-1) if with_lse else None
+    weights = torch.softmax(scores, -1, out=scores) if once else scores.softmax(-1)
     if nothing is not None:
         weights = weights.masked_fill(nothing, 0.0)
         lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
@@ -166,6 +176,25 @@ def _of_some(
     if value.dtype in _MULTIPLIED and not torch.compiler.is_compiling():
         return _by_shared(weights, value, _Rounded.apply), lse
     return _by_shared(weights, value.to(weights.dtype)), lse
+
+
+def _is_for_once(query: Tensor) -> bool:
+    """Return whether nothing will ask for the scores again."""
+    return type(query) is Tensor and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def _written_over(rows: Tensor, shared: Tensor, scale: float) -> Tensor:
+    """Their products times a scale, until the next call in the thread."""
+    shape = *rows.shape[:3], shared.shape[3]
+    numbers = math.prod(shape)
+    kept: Tensor | None = getattr(_of_thread, "kept", None)
+    if kept is None or kept.dtype != rows.dtype or kept.numel() < numbers:
+        with torch.inference_mode(False):  # it may serve calls outside
+            kept = torch.empty(numbers, dtype=rows.dtype)
+        if numbers <= _KEPT:
+            _of_thread.kept = kept
+    out = kept[:numbers].view(-1, *shape[2:])
+    return out.baddbmm_(rows.flatten(0, 1), shared.flatten(0, 1), beta=0.0, alpha=scale).view(shape)
 
 
 class _Exact(torch.autograd.Function):

@@ -35,12 +35,19 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
     return sdpa.attention(args, with_lse)
 
 
-def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
-    """The backend of a call, one that is asked for by name or the fastest."""
+def choice(
+    backend: str, args: AttentionArguments, return_weights: bool, explain: bool = False
+) -> BackendChoice:
+    """The backend of a call, one that is asked for by name or the fastest.
+
+    Args:
+        backend, args, return_weights: of the call.
+        explain: whether backends that cannot serve where the call is are refused with a reason, too.
+    """
     if backend == "auto" and args.factored is not None:
         return _of_least_work(args, return_weights)
     if backend == "auto":
-        return _fastest(args, return_weights)
+        return _fastest(args, return_weights, explain)
     names = (*measured.BACKENDS, *linear.FORMS)
     if backend in names:
         reason = why_not(backend, args, return_weights)
@@ -51,14 +58,14 @@ def choice(backend: str, args: AttentionArguments, return_weights: bool) -> Back
     return BackendChoice(backend, {})
 
 
-def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+def _fastest(args: AttentionArguments, return_weights: bool, explain: bool) -> BackendChoice:
     """The backend measured to be fastest; not measured, PyTorch's own kernels where they are the call.
 
     The Triton kernels do the others on a GPU, after a self-check: the row blocks of "sdpa" have O(N) memory
     too, but are no fused kernels of a GPU.
     """
     if not args.on_gpu:
-        return _on_cpu(args, return_weights)
+        return _on_cpu(args, return_weights, explain)
     slower: str | None = None
     reason = _why_not_auto("triton", args, return_weights)
     if reason is None:
@@ -74,9 +81,11 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     return _sdpa_or_reference(args, return_weights, {"triton": reason})
 
 
-def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+def _on_cpu(args: AttentionArguments, return_weights: bool, explain: bool) -> BackendChoice:
     """All pairs written out where sequences are short, or as it was measured."""
-    refused = {"triton": why_not("triton", args, return_weights) or "its interpreter is for tests"}
+    refused = {}
+    if explain:
+        refused["triton"] = why_not("triton", args, return_weights) or "its interpreter is for tests"
     reason = _why_not_auto("dense", args, return_weights)
     if reason is None:
         slower = None

@@ -325,7 +325,7 @@ def choose_backend(
     ('sdpa', "PyTorch's fused attention does this call as it stands")
     """
     args = _checked(query, key, value, **options)
-    return choice(options.get("backend", "auto"), args, return_weights)
+    return choice(options.get("backend", "auto"), args, return_weights, explain=True)
 
 
 def _checked(

@@ -157,6 +157,10 @@ def _content(args: AttentionArguments, query: Tensor, key: Tensor) -> Tensor:
 
 def lags_of(args: AttentionArguments) -> Tensor:
     """i − j of all queries and keys, (Nq, Nk)."""
-    device = args.query.device
-    positions = torch.arange(args.query.shape[2], device=device) + args.offset
-    return positions[:, None] - torch.arange(args.key.shape[2], device=device)
+    return lags_between(args.query.shape[2], args.key.shape[2], args.offset, args.query.device)
+
+
+def lags_between(num_queries: int, num_keys: int, offset: int, device: torch.device) -> Tensor:
+    """i − j of all queries and keys, (Nq, Nk)."""
+    positions = torch.arange(num_queries, device=device) + offset
+    return positions[:, None] - torch.arange(num_keys, device=device)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nadaraya.attention import dense, own, reference, stock
+from nadaraya.attention import by_lag, dense, own, reference, stock
 from nadaraya.attention.arguments import AttentionArguments
 from nadaraya.attention.blocked import blocked_attention, masked_bias, visible_keys
 from nadaraya.attention.decay import active_keys
@@ -93,7 +93,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         logits = args.grid.dense()[None]
         mask = logits if mask is None else masked_bias(logits, mask, args.compute_dtype)
     if args.mixture is not None and by_pair:
-        pairs = args.mixture.pairs(reference.lags_of(args))
+        pairs = args.mixture.pairs(by_lag.lags_of_pairs(args))
         mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
     elif args.mixture is not None:
         out, lse = mixed_attention(
@@ -101,25 +101,23 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
             form.key_bias, mask, args.causal, args.window or 0, args.exclude_self,
         )  # fmt: skip
         return _completed(args, form, out, lse)
-    diagonals, (query, key, value, key_bias, *_) = _diagonals(args, keep), form
-    if diagonals is not None and (keep or _masks_densely(args)):
-        pairs = diagonals.unfold(1, args.key.shape[2], 1)[None]  # (1, H or 1, Nq, Nk), by j − i
-        pairs = pairs.flip(2) if pairs.shape[2] > 1 else pairs  # one row would be copied for nothing
-        mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
-        diagonals = None
+    query, key, value, key_bias, *_ = form
     if keep:
+        hides = _hides(args)
+        needs_lse = with_lse or args.eps > 0.0 or (args.exclude_self and hides)
+        by_pairs = by_lag.pairs_of(args, args.exclude_self and args.causal and not needs_lse)
         if mask is not None:
-            mask = masked_bias(None, mask, args.compute_dtype)
-        needs_lse, hides = with_lse or args.eps > 0.0, _hides(args)
-        if args.exclude_self and mask is not None:
-            needs_lse = needs_lse or hides
-            if args.causal and not needs_lse:  # the first row has nothing but itself
-                mask[..., 0, 0] = 0.0
+            by_pairs = masked_bias(by_pairs, mask, args.compute_dtype)
         hides = hides or (args.exclude_self and needs_lse)
         biases = [] if key_bias is None else [key_bias[:, :, None]]
-        biases += [] if mask is None else [mask]
+        biases += [] if by_pairs is None else [by_pairs]
         out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse, args.dropout_p)
         return _completed(args, form, out, lse)
+    diagonals = _diagonals(args)
+    if diagonals is not None and _masks_densely(args):
+        pairs = by_lag.of_all_pairs(diagonals, args.key.shape[2])
+        mask = pairs if mask is None else masked_bias(pairs, mask, args.compute_dtype)
+        diagonals = None
     window = 0 if diagonals is None else args.window or 0
     active = _active(args, form, diagonals) if mask is None else None
     out, lse = blocked_attention(
@@ -197,22 +195,28 @@ def _softmax_form(args: AttentionArguments, half: bool) -> _SoftmaxForm:
 def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor, ...]] | None:
     """Queries and keys whose products are the Gaussian's but for ‖q‖²/2σ² and ‖k‖²/2σ², and these squares.
 
-    σ goes into the queries, the keys stay as they are. None: centring may gain something, it is not known
-    whether, or both sides must have σ, so that decay is told by their distances.
+    σ goes into the queries, the keys stay as they are unless both are one tensor. None: centring may gain
+    something, it is not known whether, or both sides must have σ, so that decay is told by their distances.
     """
     assert args.bandwidth is not None
     if torch.compiler.is_compiling() or args.query.device.type != "cpu":
         return None
-    query = args.query.to(args.compute_dtype)
-    key = query if args.query is args.key else args.key.to(args.compute_dtype)
-    squares = _squares(query, key)
-    if (shared := query.shape[1] // key.shape[1]) > 1:
-        squares = squares[0], squares[1].repeat_interleave(shared, 1)
-    if args.bandwidth.requires_grad or any(sigma != 1.0 for sigma in args.bandwidth.tolist()):
-        if args.prune_tol > 0.0:
-            return None
-        precision = args.bandwidth.square().reciprocal().view(-1, 1, 1)
-        query, squares = query * precision, (squares[0] * precision[..., 0], squares[1] * precision[..., 0])
+    query, sigma = args.query.to(args.compute_dtype), args.bandwidth
+    is_one = not sigma.requires_grad and all(each == 1.0 for each in sigma.tolist())
+    if args.query is args.key:
+        query = key = query if is_one else query * sigma.reciprocal().view(-1, 1, 1)
+        squares = _squares(query, key)
+    elif args.prune_tol > 0.0 and not is_one:
+        return None
+    else:
+        key = args.key.to(args.compute_dtype)
+        squares = _squares(query, key)
+        if (shared := query.shape[1] // key.shape[1]) > 1:
+            squares = squares[0], squares[1].repeat_interleave(shared, 1)
+        if not is_one:
+            precision = sigma.square().reciprocal().view(-1, 1, 1)
+            squares = squares[0] * precision[..., 0], squares[1] * precision[..., 0]
+            query = query * precision
     return (query, key, squares) if _all_below(squares, _NEAR_ORIGIN) else None
 
 
@@ -239,7 +243,10 @@ class _Square(torch.autograd.Function):
 
 def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     def of(x: Tensor) -> Tensor:
-        return x.square().sum(-1) if torch.compiler.is_compiling() else _Square.apply(x)
+        if torch.compiler.is_compiling():
+            return x.square().sum(-1)
+        differentiated = x.requires_grad and torch.is_grad_enabled()
+        return _Square.apply(x) if differentiated else torch.linalg.vector_norm(x, dim=-1).square()
 
     of_key = of(key)
     return of_key if query is key else of(query), of_key
@@ -247,34 +254,21 @@ def _squares(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:
     """Not so if one overflowed to infinity or NaN."""
-    return all(float(square.detach().amax()) <= limit for square in squares)
+    some = squares[:1] if squares[0] is squares[1] else squares
+    return all(float(square.detach().amax()) <= limit for square in some)
 
 
-def _diagonals(args: AttentionArguments, keep: bool) -> Tensor | None:
-    """The logits by j − i, from −(Nq − 1) to Nk − 1 aligned at the ends, with −inf where a lag is masked."""
-    num_queries, num_keys = args.query.shape[2], args.key.shape[2]
-    if args.lag_logits is None and args.window is None and not args.exclude_self:
-        # Causality alone needs no table on the CPU, where the fused kernel knows it, nor for the last token.
-        known = args.query.device.type == "cpu" and num_queries == num_keys and args.attn_mask is None
-        if not args.causal or (known and not keep) or args.offset == num_keys - 1:
+def _diagonals(args: AttentionArguments) -> Tensor | None:
+    """The logits by j − i, with −∞ where a lag is masked, unless the CPU's fused kernel knows the mask."""
+    if (lags := by_lag.masked_lags(args)) is None:
+        return None
+    like = args.lag_logits
+    if like is None:
+        causal_alone = args.window is None and not args.exclude_self and args.attn_mask is None
+        if causal_alone and args.query.device.type == "cpu" and lags.num_queries == lags.num_keys:
             return None
-    # lag = (i + offset) − j, descending as j − i ascends
-    first, total = args.offset + num_queries - 1, num_queries + num_keys - 1
-    if args.lag_logits is None:
-        diagonals = torch.zeros((1, total), dtype=args.compute_dtype, device=args.query.device)
-    else:
-        middle = args.lag_logits.shape[1] // 2
-        diagonals = args.lag_logits[:, middle + first - total + 1 : middle + first + 1].flip(1)
-    if args.exclude_self and 0 <= first < total:
-        own = torch.tensor([first], device=diagonals.device)
-        diagonals = diagonals.index_fill(1, own, -torch.inf)
-    # Places first − lag of lags that are not hidden.
-    reach = args.window if args.window is not None else total + abs(first) + 1
-    low = min(total, max(0, first - reach + 1))
-    high = max(low, min(total, first + (1 if args.causal else reach)))
-    if low or high < total:
-        diagonals = F.pad(diagonals[:, low:high], (low, total - high), value=-torch.inf)
-    return diagonals.contiguous()
+        like = args.query.new_empty((), dtype=args.compute_dtype)
+    return lags.diagonals(args.lag_logits, like)
 
 
 def _active(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:

@@ -329,34 +329,31 @@ def choose_backend(
 
 
 def _checked(
-    query: Tensor, key: Tensor, value: Tensor, **options: Unpack[AttentionOptions]
-) -> AttentionArguments:
+    query: Tensor, key: Tensor, value: Tensor, *, content: Content = None, position: Position | None = None,
+    key_bias: Tensor | None = None, exclude_self: bool = False, causal: bool = False,
+    window: int | None = None, key_mask: Tensor | None = None, attn_mask: Tensor | None = None,
+    document_ids: Tensor | None = None, dropout_p: float = 0.0, eps: float = 0.0, prune_tol: float = 0.0,
+    degree: int = 0, ridge: float = RIDGE, probe: Tensor | None = None, nearest: int | None = None,
+    backend: str = "auto", **unknown: Any,
+) -> AttentionArguments:  # fmt: skip
     """The arguments of a call in the one form that backends take; which of them takes it is not looked at."""
-    for name in options:
-        if name not in AttentionOptions.__annotations__:
-            accepted = [*AttentionOptions.__annotations__, "return_weights", "return_lse"]
-            raise unknown_name("argument of kernel_attention", name, accepted, meant=_MEANT.get(name))
-    exclude_self, window = options.get("exclude_self", False), options.get("window")
-    position, prune_tol = options.get("position"), options.get("prune_tol", 0.0)
-    dropout_p, eps = options.get("dropout_p", 0.0), options.get("eps", 0.0)
-    causal = bool(options.get("causal"))
-    key_bias, key_mask = options.get("key_bias"), options.get("key_mask")
-    attn_mask, ids = options.get("attn_mask"), options.get("document_ids")
-    probe = options.get("probe")
+    for name in unknown:
+        accepted = [*AttentionOptions.__annotations__, "return_weights", "return_lse"]
+        raise unknown_name("argument of kernel_attention", name, accepted, meant=_MEANT.get(name))
+    causal, given = bool(causal), query
     others = {
-        "key_bias": key_bias, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": ids,
+        "key_bias": key_bias, "key_mask": key_mask, "attn_mask": attn_mask, "document_ids": document_ids,
         "probe": probe,
     }  # fmt: skip
     check_tensors(query, key, value, others)
     check_options(window, exclude_self, dropout_p, eps, prune_tol)
-    given = query
-    query, scale, bandwidth, kernel, factored = check_content(options.get("content"), query, key)
+    query, scale, bandwidth, kernel, factored = check_content(content, query, key)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
     lag_logits, mixture, grid, modes = None, None, None, None
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
-        if ids is not None:
+        if document_ids is not None:
             raise InputError("document_ids must not be given with a grid: its patches are of one image")
         grid = check_grid(position, query, key)
     elif isinstance(position, Tensor) and position.dim() == 3:
@@ -375,12 +372,10 @@ def _checked(
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,
         key_bias=None if key_bias is None else check_key_bias(key_bias, query, key),
-        document_ids=None if ids is None else check_document_ids(ids, query, key),
+        document_ids=None if document_ids is None else check_document_ids(document_ids, query, key),
         dropout_p=float(dropout_p), eps=float(eps), prune_tol=float(prune_tol), factored=factored,
         lag_values=None if factored is None else lag_logits, modes=modes,
         line_at=None if query is given else given,
     )  # fmt: skip
-    args = check_ways(
-        args, options.get("degree", 0), options.get("ridge", RIDGE), probe, options.get("nearest")
-    )
+    args = check_ways(args, degree, ridge, probe, nearest)
     return replace(args, spoilt=True) if args.hides_non_finite() else args

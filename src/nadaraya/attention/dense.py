@@ -28,8 +28,7 @@ _PAYS = 256  # queries and keys up to which it is faster, not measured here; twi
 _PAYS_MIXED = 128  # where queries mix positions
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
-_FEW = 2**13  # scores of one row
-_FEWEST, _FEWEST_WITH_GRADIENTS = 2**16, 2**20  # scores; products of numbers in them
+_FEW, _FEW_OF_ONE_ROW = 2**16, 2**13  # scores
 _LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers, in half precision that is multiplied
 _KEPT = 2**22  # numbers of a thread
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
@@ -97,11 +96,11 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    if not (hides or with_lse or dropout_p) and _is_one_call(query, key, value, biases):
+    if _is_one_call(query, value) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
         shares, value = query.shape[1] > key.shape[1], value.to(query.dtype)
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
-        return stock.without_second_derivatives(out), None
+        return out, None
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
         query = query.to(torch.promote_types(query.dtype, torch.float32))
         if not _is_for_once(query):
@@ -127,16 +126,13 @@ def attention(
     return torch.cat([out for out, _ in found], axis), lse
 
 
-def _is_one_call(query: Tensor, key: Tensor, value: Tensor, biases: Sequence[Tensor]) -> bool:
-    """Return whether PyTorch's fused attention is fastest: not for one row of many keys."""
+def _is_one_call(query: Tensor, value: Tensor) -> bool:
+    """Return whether PyTorch's fused attention is fastest without gradients: not for many scores."""
     if torch.compiler.is_compiling():
         return False
-    if torch.is_grad_enabled():
-        few = query.dtype == torch.float32 and _products(query, key) <= _FEWEST_WITH_GRADIENTS
-        return few and not any(bias.requires_grad for bias in biases)
     if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
         return _products(query, value) <= _LITTLE_OF_ONE_ROW
-    return math.prod(query.shape[:3]) * value.shape[2] <= (_FEW if query.shape[2] == 1 else _FEWEST)
+    return math.prod(query.shape[:3]) * value.shape[2] <= (_FEW_OF_ONE_ROW if query.shape[2] == 1 else _FEW)
 
 
 def _products(query: Tensor, key: Tensor) -> int:
@@ -179,8 +175,9 @@ def _of_some(
 
 
 def _is_for_once(query: Tensor) -> bool:
-    """Return whether nothing will ask for the scores again."""
-    return type(query) is Tensor and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    """Return whether nothing will ask for the scores again, neither gradients nor what is traced."""
+    asked = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return type(query) is Tensor and not asked
 
 
 def _written_over(rows: Tensor, shared: Tensor, scale: float) -> Tensor:

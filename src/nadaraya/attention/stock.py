@@ -46,15 +46,9 @@ def attention(args: AttentionArguments) -> Tensor:
         query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale,
         enable_gqa=shares and query.shape[1] > key.shape[1],
     )  # fmt: skip
-    out = without_second_derivatives(out)
-    return out if alive is None else out.masked_fill(~alive, 0.0)
-
-
-def without_second_derivatives(out: Tensor) -> Tensor:
-    """The output of fused attention, whose second derivatives are refused: PyTorch has none."""
     if not torch.compiler.is_compiling() and out.grad_fn and "ScaledDotProduct" in out.grad_fn.name():
         out.grad_fn.register_hook(_refuse_second_derivatives)
-    return out
+    return out if alive is None else out.masked_fill(~alive, 0.0)
 
 
 def _refuse_second_derivatives(gradients: tuple[Tensor | None, ...], _: object) -> None:

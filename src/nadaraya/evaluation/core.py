@@ -39,11 +39,6 @@ EXAMPLES = 64  # examples whose prompts are sorted by length together
 class Decision(NamedTuple):
     """The option that each rule takes.
 
-    Args:
-        core: CORE's rule: the lowest mean loss over the tokens in which the options differ.
-        acc: lm-eval's `acc`: the highest log-likelihood of the ending, a sum.
-        acc_norm: lm-eval's `acc_norm`: the same divided by the option's number of characters.
-
     For language modelling all three are 0 when every token of the ending is the likeliest one, else −1.
 
     >>> from nadaraya.evaluation.core import Decision
@@ -51,9 +46,9 @@ class Decision(NamedTuple):
     1
     """
 
-    core: int
-    acc: int
-    acc_norm: int
+    core: int  # CORE's rule: the lowest mean loss over the tokens in which the options differ
+    acc: int  # lm-eval's `acc`: the highest log-likelihood of the ending, a sum
+    acc_norm: int  # lm-eval's `acc_norm`: the same divided by the option's number of characters
 
 
 @dataclass(frozen=True)
@@ -222,9 +217,8 @@ def evaluate_core(
                 if progress is not None:
                     progress(task.label, len(decisions), len(rows))
         gold = [row.get("gold", 0) for row in rows]
-        accuracy, acc, acc_norm = (
-            sum(map(eq, taken, gold)) / len(rows) for taken in zip(*decisions, strict=True)
-        )
+        by_rule = zip(*decisions, strict=True)
+        accuracy, acc, acc_norm = (sum(map(eq, taken, gold)) / len(rows) for taken in by_rule)
         results.append(
             TaskResult(
                 task.label, task.kind, task.shots, len(rows), accuracy, acc, acc_norm, task.baseline,

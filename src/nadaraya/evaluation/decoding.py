@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, DynamicCache, StaticCache
 from nadaraya.attention.layer import KernelSelfAttention
 from nadaraya.errors import check_name, must_be
 from nadaraya.evaluation.throughput import PRECISIONS, alternate, in_precision, rates
-from nadaraya.models.growing import Growing
+from nadaraya.models.growing import GrowingLayer
 
 if TYPE_CHECKING:
     from nadaraya.models import KernelGPTForCausalLM
@@ -191,8 +191,7 @@ def cache_bytes(cache: Cache) -> int:
         tensors = [part for each in parts for part in (each.values() if isinstance(each, dict) else [each])]
         for tensor in [part for part in tensors if part is not None]:
             stored = tensor.untyped_storage()
-            grows = isinstance(layer, Growing)
-            held[stored.data_ptr()] = tensor.nbytes if grows else stored.nbytes()
+            held[stored.data_ptr()] = tensor.nbytes if isinstance(layer, GrowingLayer) else stored.nbytes()
     return sum(held.values())
 
 

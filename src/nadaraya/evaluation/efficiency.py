@@ -194,9 +194,7 @@ def _checkpoint_bytes(model: nn.Module) -> int:
     """Bytes that torch.save writes of the state dictionary; they do not depend on the values."""
     state = model.state_dict(keep_vars=True)  # an attribute of it, the modules' versions, is written too
     # Tensors that two names share are written once; those on "meta" could not be written.
-    blank = {
-        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") for tensor in state.values()
-    }
+    blank = {id(tensor): torch.empty_like(tensor, device="cpu") for tensor in state.values()}
     state.update({name: blank[id(tensor)] for name, tensor in state.items()})
     with TemporaryFile() as file, skip_data():
         torch.save(state, file)

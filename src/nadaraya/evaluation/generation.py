@@ -146,9 +146,7 @@ def sample_text(
     told = progress and (lambda made: progress(rows * made))
     continued = _continue(model, prompt.repeat(rows, 1), -(-tokens // rows), options, seed, told)
     passages = [str(tokenizer.decode(row)) for row in continued]
-    return "".join(
-        passage[: passage.rfind("\n", 1)] if "\n" in passage[1:] else passage for passage in passages
-    )
+    return "".join(each[: each.rfind("\n", 1)] if "\n" in each[1:] else each for each in passages)
 
 
 def _check_sampling(temperature: float, seed: int, counts: dict[str, int]) -> None:

@@ -1,8 +1,8 @@
 """EleutherAI's lm-evaluation-harness (Gao et al.) on any causal model, through its class for transformers."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ def evaluate_lm_eval(
             raise must_be(name, f"an integer of at least {least}", given)
     if folder is not None and not is_folder(Path(folder)):
         raise must_be("the folder of tasks", "one that exists", str(folder))
-    with _quiet():
+    with ExitStack() as undo:  # errors alone, not lm-eval's advice on models that are given as objects
+        logger = logging.getLogger("lm_eval")
+        undo.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
         try:
             from lm_eval import simple_evaluate
             from lm_eval.models.huggingface import HFLM
@@ -127,15 +130,3 @@ def _prefix(tokenizer: Any) -> int:
         if special is not None:
             return int(special)
     return int(tokenizer(default_prompt(tokenizer), add_special_tokens=False)["input_ids"][0])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Only errors of lm-eval's log, not its advice on models that are given as objects."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -148,10 +148,8 @@ def token_nats(
     largest, known = int(torch.maximum(inputs, targets).max()), num_tokens(model)
     if largest >= known:
         raise must_be("token numbers", f"below the {known:,} tokens of the model", largest)
-    logits = predict(model, inputs, position_ids)
-    losses = F.cross_entropy(
-        logits.flatten(0, 1).float(), targets.to(logits.device).flatten(), reduction="none"
-    )
+    logits = predict(model, inputs, position_ids).flatten(0, 1).float()
+    losses = F.cross_entropy(logits, targets.to(logits.device).flatten(), reduction="none")
     return losses.view(targets.shape)
 
 

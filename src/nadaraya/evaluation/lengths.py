@@ -187,9 +187,8 @@ def embedded_positions(model: nn.Module) -> int | None:
     config: Any = getattr(model, "config", None)
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     limit = next((limit for limit in limits if isinstance(limit, int)), None)
-    names = [
-        name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Embedding)
-    ]
+    embeddings = [name for name, part in model.named_modules() if isinstance(part, nn.Embedding)]
+    names = [name.rpartition(".")[2] for name in embeddings]
     return limit if any("position" in name or name == "wpe" for name in names) else None
 
 

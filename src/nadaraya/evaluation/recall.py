@@ -15,21 +15,13 @@ from nadaraya.evaluation.language import predict
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall of a model at one distance.
+    """Recall of a model at one distance."""
 
-    Attributes:
-        distance: from a token to its repetition, in tokens.
-        accuracy: share of the repeated tokens, after the cue, to which the model gives the largest logit.
-        error: its standard error over rows; None for a single one.
-        cross_entropy: of these tokens, in nats/token; ln of `alphabet` without any recall.
-        alphabet: number of tokens that random spans are drawn from.
-    """
-
-    distance: int
-    accuracy: float
-    error: float | None
-    cross_entropy: float
-    alphabet: int
+    distance: int  # from a token to its repetition, in tokens
+    accuracy: float  # share of the repeated tokens, after the cue, that get the largest logit
+    error: float | None  # its standard error over rows; None for a single one
+    cross_entropy: float  # of these tokens, in nats/token; ln of `alphabet` without any recall
+    alphabet: int  # number of tokens that random spans are drawn from
 
 
 def recall_by_distance(
@@ -81,9 +73,8 @@ def recall_by_distance(
         raise must_be("distances", f"whole numbers of at least {span}, the span", list(distances))
     longest = max(distances) + 2 * span
     if (there := len(tokens)) < longest:
-        raise must_be(
-            "distances", f"at most {there - 2 * span:,} in a text of {there:,} tokens", max(distances)
-        )
+        accepted = f"at most {there - 2 * span:,} in a text of {there:,} tokens"
+        raise must_be("distances", accepted, max(distances))
     places = torch.linspace(0, there - longest, rows, dtype=torch.float64).long()
     text = windows_at(tokens, places, longest).long()
     if isinstance(tokens, TokenShards):  # a model that keeps documents apart sees nothing across their border

@@ -103,10 +103,8 @@ def unit_scores(model: Any, windows: Windows) -> dict[int, Tensor]:
             hooks.enter_context(hook)
         for inputs, targets, positions in windows.pieces():
             packed = {} if positions is None else {"position_ids": positions.to(device)}
-            logits = model(input_ids=inputs.to(device), use_cache=False, **packed).logits
-            nats = F.cross_entropy(
-                logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="sum"
-            )
+            logits = model(input_ids=inputs.to(device), use_cache=False, **packed).logits.flatten(0, 1)
+            nats = F.cross_entropy(logits.float(), targets.to(device).flatten(), reduction="sum")
             gradients = torch.autograd.grad(nats, list(found.values()))
             for (layer, values), gradient in zip(found.items(), gradients, strict=True):
                 sums[layer] += (values.detach() * gradient).abs().flatten(0, -2).double().sum(0).cpu()

@@ -321,9 +321,8 @@ def load_maps(path: str | Path) -> AttentionMaps:
             heads = tuple(layer.get("heads", ()))
             layers.append(LayerMaps(layer["name"], weights, bandwidth, layer["error"], heads))
         given = {name: described[name] for name in _DESCRIBED}
-        for name in ("grid", "tokens"):
-            given[name] = None if given[name] is None else tuple(given[name])
-        if given["tokens"] is not None:
-            given["tokens"] = tuple(map(tuple, given["tokens"]))
+        grid, tokens = given["grid"], given["tokens"]
+        given["grid"] = None if grid is None else tuple(grid)
+        given["tokens"] = None if tokens is None else tuple(map(tuple, tokens))
         padding = file.get_tensor("padding") if "padding" in names else None
         return AttentionMaps(tuple(layers), output=None, padding=padding, **given)

@@ -81,10 +81,7 @@ def head_bandwidths(found: Sequence[Tensor | None], heads: Sequence[Sequence[int
 def grid_shapes(trained: nn.Module, initial: nn.Module | None = None, reach: int = 7) -> list[GridShape]:
     """The kernels of the patch grid of a vision transformer, one GridShape for each layer that has one.
 
-    Args:
-        trained: the model.
-        initial: the same model with the kernels that training started from; default not known.
-        reach: the longest lag, in patches; default 7.
+    `initial` has the kernels that training started from; the longest lag is `reach` patches.
     """
     check_at_least(1, reach=reach)
     after = _grid_factors(trained, reach)

@@ -26,21 +26,13 @@ _OF_ANGLES = ("rope_theta", "partial_rotary_factor")
 
 @dataclass(frozen=True)
 class Conversion:
-    """A converted model and its loss after each step.
+    """A converted model and its loss after each step."""
 
-    Attributes:
-        model: of transformers; with "bank" the adapter is attached.
-        adapter: its bank; None without one.
-        losses: validation loss in nats/token by step, in order.
-        r2: (layers, H) share of the variance of each implied kernel that its bank explains; () without one.
-        positions: what the model has now.
-    """
-
-    model: Any
-    adapter: KernelBankAdapter | None
-    losses: dict[str, float]
-    r2: tuple[tuple[float, ...], ...]
-    positions: Positions
+    model: Any  # of transformers; with "bank" the adapter is attached
+    adapter: KernelBankAdapter | None  # its bank; None without one
+    losses: dict[str, float]  # validation loss in nats/token by step, in order
+    r2: tuple[tuple[float, ...], ...]  # (layers, H) R² of the banks on the implied kernels; () without one
+    positions: Positions  # what the model has now
 
     def save(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the model as transformers reads it, and a tokenizer, into a folder that is new or empty.
@@ -117,6 +109,26 @@ def convert_model(
         if not math.isfinite(losses[step]):
             raise InputError(f"{step}: the loss is {losses[step]}; a lower learning_rate may keep it finite")
 
+    def recalibrate() -> None:
+        """Train all parameters on windows drawn at random."""
+        of_banks = [] if adapter is None else list(adapter.parameters())
+        known = {id(parameter) for parameter in of_banks}
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+        of_bank = {"params": of_banks, "lr": 10 * learning_rate, "weight_decay": 0.0}
+        groups = [{"params": others, "lr": learning_rate}, of_bank]
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]])
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
+        generator = torch.Generator().manual_seed(seed)
+        model.train()
+        for _ in range(updates):
+            starts = torch.randint(border - context, (batch_size, 1), generator=generator)
+            rows = tokens[starts + torch.arange(context)].to(held_out.device)
+            optimizer.zero_grad()
+            model(input_ids=rows, labels=rows, use_cache=False).loss.backward()
+            torch.nn.utils.clip_grad_norm_(others + of_banks, 1.0)
+            optimizer.step()
+            schedule.step()
+
     measure("as it is")
     adapter: KernelBankAdapter | None = None
     r2: tuple[tuple[float, ...], ...] = ()
@@ -139,36 +151,6 @@ def convert_model(
                 gated.get_parameter("gate").fill_(1.0)
         measure("bank in their place")
     if updates:
-        _recalibrate(model, adapter, tokens[:border], context, updates, batch_size, learning_rate, seed)
+        recalibrate()
         measure(f"after {updates:,} updates")
     return Conversion(model, adapter, losses, r2, positions)
-
-
-def _recalibrate(
-    model: Any,
-    adapter: Any,
-    tokens: Tensor,
-    context: int,
-    updates: int,
-    batch_size: int,
-    rate: float,
-    seed: int,
-) -> None:
-    """Train all parameters on windows drawn at random."""
-    of_banks = [] if adapter is None else list(adapter.parameters())
-    known = {id(parameter) for parameter in of_banks}
-    others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
-    groups = [{"params": others, "lr": rate}, {"params": of_banks, "lr": 10 * rate, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]])
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
-    generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    model.train()
-    for _ in range(updates):
-        starts = torch.randint(len(tokens) - context, (batch_size, 1), generator=generator)
-        rows = tokens[starts + torch.arange(context)].to(device)
-        optimizer.zero_grad()
-        model(input_ids=rows, labels=rows, use_cache=False).loss.backward()
-        torch.nn.utils.clip_grad_norm_(others + of_banks, 1.0)
-        optimizer.step()
-        schedule.step()

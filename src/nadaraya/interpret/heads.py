@@ -239,8 +239,7 @@ def pattern_scores(model: Any, sequences: int = 4, seed: int = 0) -> list[list[d
     vocabulary = int(model.config.vocab_size)
     n = max(2, min(int(model.config.max_position_embeddings) // 2, vocabulary, 128))
     generator = torch.Generator().manual_seed(seed)
-    drawn = [torch.randperm(vocabulary, generator=generator)[:n] for _ in range(sequences)]
-    once = torch.stack(drawn)
+    once = torch.stack([torch.randperm(vocabulary, generator=generator)[:n] for _ in range(sequences)])
     lags = {"previous_token": 1, "duplicate_token": n, "induction": n - 1}
     # Attention that returns its weights; a model of transformers may have another.
     before = getattr(model.config, "_attn_implementation", None)

@@ -135,17 +135,11 @@ class LagHistogram:
         """
         # No two separators share a position, so the count at lag 0 is truly zero and lag 1 can be a peak.
         found = prominent_peaks([0, *self.counts], minimum=min_share * self.counts.max())
+        clear = [peak for peak in found if peak.prominence >= 3 * peak.height**0.5]
         return [
-            LagPeak(
-                peak.index,
-                int(peak.height),
-                peak.height / self.total,
-                int(peak.prominence),
-                self._name(peak.index),
-            )
-            for peak in found
-            if peak.prominence >= 3 * peak.height**0.5
-        ][:k]
+            LagPeak(p.index, int(p.height), p.height / self.total, int(p.prominence), self._name(p.index))
+            for p in clear[:k]
+        ]
 
     def clear_peaks(self) -> list[LagPeak]:
         """The two most prominent peaks that are seen often; none of a small histogram."""

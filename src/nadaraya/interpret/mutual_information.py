@@ -91,6 +91,5 @@ def corpus_start(
     highest = information.max()
     if not highest > 0:
         raise must_be("text", "one whose tokens tell something about each other", f"{highest:.2g} nats")
-    return fit_bank(
-        np.log(np.maximum(information, 1e-4 * highest)), num_terms, periodic=periodic, added=added
-    )
+    logits = np.log(np.maximum(information, 1e-4 * highest))
+    return fit_bank(logits, num_terms, periodic=periodic, added=added)

@@ -19,17 +19,11 @@ _LONGEST = 1024  # tokens of a window that are read: all weights of a layer are 
 
 @dataclass(frozen=True)
 class LagWeights(LabelledHeads):
-    """The weights of one layer by lag.
+    """The weights of one layer by lag."""
 
-    Args:
-        layer: index of the layer (0-based).
-        heads: the numbers of the heads, as before any was removed.
-        within: (H, L) share of the weight at lags 0 … r, for r = 0 … L − 1; ends at 1.
-    """
-
-    layer: int
-    heads: tuple[int, ...]
-    within: np.ndarray
+    layer: int  # from 0
+    heads: tuple[int, ...]  # their numbers, as before any was removed
+    within: np.ndarray  # (H, L) share of the weight at lags 0 … r, for r = 0 … L − 1; ends at 1
 
     def reach(self, part: float) -> np.ndarray:
         """(H,) the lag within which such a part of the weight lies."""

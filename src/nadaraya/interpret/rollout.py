@@ -44,13 +44,10 @@ def rollout(weights: Sequence[Tensor], discard: float = 0.0) -> Tensor:
         raise InputError("rollout needs the weights of at least one layer: got none")
     if not 0.0 <= discard < 1.0:
         raise must_be("discard", "a share of at least 0, below 1", discard)
-    result: Tensor | None = None
+    own = result = torch.eye(weights[0].shape[-1], device=weights[0].device)
     for layer in weights:
-        fused = without_weak(layer.float().mean(dim=1), discard)
-        step = 0.5 * fused + 0.5 * torch.eye(fused.shape[-1], device=fused.device)
-        step = step / step.sum(dim=-1, keepdim=True)
-        result = step if result is None else step @ result
-    assert result is not None
+        step = 0.5 * without_weak(layer.float().mean(dim=1), discard) + 0.5 * own
+        result = step / step.sum(dim=-1, keepdim=True) @ result
     return result
 
 

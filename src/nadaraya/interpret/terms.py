@@ -155,9 +155,7 @@ def term_report(model: "KernelGPTForCausalLM", windows: Windows, *, top: int | N
     def gains(chosen: list[KernelBank]) -> dict[str, float | None]:
         found: dict[str, float | None] = {"without_oscillation": None}
         with _restored(chosen):
-            oscillating = [
-                bank for bank in chosen if bank.periodic is True or (bank.periodic and bank.signed)
-            ]
+            oscillating = [b for b in chosen if b.periodic is True or (b.periodic and b.signed)]
             if oscillating:
                 for bank in oscillating:
                     _level(bank, num_lags)

@@ -13,7 +13,7 @@ from nadaraya.errors import InputError, check_name, must_be
 from nadaraya.kernels.base import Kernel
 from nadaraya.kernels.initializers import Initializer, initializer_of
 from nadaraya.kernels.modal import Modes, harmonics
-from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, is_transformed
+from nadaraya.kernels.parameters import Positive, at_least_float32, count, describe, is_transformed, positive
 
 SHARES = ("none", "heads", "layers", "all")
 PARAMETERISATIONS = ("log", "softplus")
@@ -34,11 +34,8 @@ class _Stored(Positive):
             super().__set__(kernel, value)
             return
         raw: Tensor = getattr(kernel, f"raw_{self.name}")
-        values = torch.as_tensor(value, device=raw.device)
-        if not values.is_meta and not bool(((values > 0) & torch.isfinite(values)).all()):
-            raise must_be(self.name, "positive and finite", values.tolist())
         with torch.no_grad():
-            raw.copy_(_inverse_softplus(values.to(at_least_float32(values))))
+            raw.copy_(_inverse_softplus(positive(self.name, torch.as_tensor(value, device=raw.device))))
 
 
 class KernelBank(Kernel):

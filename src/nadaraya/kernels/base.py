@@ -254,9 +254,7 @@ class _Composite(Kernel):
         for kernel in kernels:
             self.kernels.extend(kernel.kernels if type(kernel) is type(self) else [kernel])
         self.symmetric = all(kernel.symmetric for kernel in kernels)
-        self.batch_shape = common_batch_shape(
-            (type(kernel).__name__, kernel.batch_shape) for kernel in kernels
-        )
+        self.batch_shape = common_batch_shape((type(each).__name__, each.batch_shape) for each in kernels)
 
     def forward(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)
@@ -314,9 +312,7 @@ class Product(_Composite):
         return reduce(operator.add, self._logs(r))
 
     def __repr__(self) -> str:
-        return " * ".join(
-            f"({kernel!r})" if isinstance(kernel, Sum) else repr(kernel) for kernel in self.kernels
-        )
+        return " * ".join(f"({each!r})" if isinstance(each, Sum) else repr(each) for each in self.kernels)
 
 
 class Exp(Kernel):
@@ -372,9 +368,8 @@ class Scaled(Kernel):
         super().__init__(factor=factor)
         self.kernel = kernel
         self.symmetric = kernel.symmetric
-        self.batch_shape = common_batch_shape(
-            [("factor", self.batch_shape), (type(kernel).__name__, kernel.batch_shape)]
-        )
+        shapes = [("factor", self.batch_shape), (type(kernel).__name__, kernel.batch_shape)]
+        self.batch_shape = common_batch_shape(shapes)
 
     def log(self, r: Tensor | float) -> Tensor:
         r = self.lags(r)

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import cast
 
 import torch
@@ -12,13 +14,7 @@ from nadaraya.kernels.bank import KernelBank
 from nadaraya.kernels.base import Exp, Kernel, Product
 from nadaraya.kernels.batches import log_of_sum
 from nadaraya.kernels.compact import Epanechnikov, Tricube
-from nadaraya.kernels.expressions import (
-    Exponential,
-    Factor,
-    KernelExpression,
-    Term,
-    parse_expression,
-)
+from nadaraya.kernels.expressions import Exponential, Factor, KernelExpression, Term, parse_expression
 from nadaraya.kernels.initializers import MIDDLE_LENGTH
 from nadaraya.kernels.modal import Modes
 from nadaraya.kernels.parameters import Positive, count, log_of_positive
@@ -90,13 +86,10 @@ class _Terms(Kernel):
         return self.log_terms(r).exp().sum(dim=1)
 
     def modes(self, dtype: torch.dtype = torch.float32, tolerance: float = 1e-7) -> Modes | None:
-        total: Modes | None = None
-        for part, copies in zip(self.products, self.copies, strict=True):
-            if (found := cast("Kernel", part).modes(dtype, tolerance)) is None:
-                return None
-            by_head = found.by_head(copies)
-            total = by_head if total is None else total + by_head
-        return total
+        parts = zip(self.products, self.copies, strict=True)
+        found = [(cast("Kernel", part).modes(dtype, tolerance), copies) for part, copies in parts]
+        by_head = [modes.by_head(copies) for modes, copies in found if modes is not None]
+        return reduce(add, by_head) if len(by_head) == len(found) else None
 
     def __repr__(self) -> str:
         return f"({' + '.join(map(repr, self.products))})"
@@ -152,23 +145,14 @@ class ComposedKernel(_Terms):
 
 @dataclass(frozen=True)
 class _Place:
-    """Position of a kernel in an expression, from which its parameters start.
-
-    Args:
-        num_heads: H.
-        copies: of the product that it is in, and of those around that, multiplied.
-        parts: kernels of one kind in a product share the spread of its copies: how many they are.
-        part: and which of them it is.
-        in_exp: whether it is inside an exponential.
-        unit: what a token is in its distances.
-    """
+    """Position of a kernel in an expression, from which its parameters start."""
 
     num_heads: int
-    copies: int = 1
-    parts: int = 1
-    part: int = 0
-    in_exp: bool = False
-    unit: float = 1.0
+    copies: int = 1  # of the product that it is in, and of those around that, multiplied
+    parts: int = 1  # kernels of one kind in a product share the spread of its copies: how many they are
+    part: int = 0  # and which of them it is
+    in_exp: bool = False  # whether it is inside an exponential
+    unit: float = 1.0  # what a token is in its distances
 
     def start(self, name: str) -> Tensor:
         """(H · copies,): a parameter of the bank that has a term for every copy and part."""
@@ -198,9 +182,7 @@ def _product(term: Term, around: _Place, scaled: bool, equal: float | None) -> K
     """The copies of a product: with an amplitude where the sum needs it and no part has one."""
     place = replace(around, copies=around.copies * term.copies)
     kernels: list[Kernel] = []
-    has_amplitude = any(
-        factor == "constant" or isinstance(factor, KernelExpression) for factor in term.factors
-    )
+    has_amplitude = any(f == "constant" or isinstance(f, KernelExpression) for f in term.factors)
     if scaled and not has_amplitude:
         kernels.append(Constant(place.start("sigma") if equal is None else place.alike(equal)))
     repeated, met = Counter(term.factors), Counter[Factor]()

@@ -80,19 +80,11 @@ def least_squares(
     updates: int,
     ridge: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Fit banks side by side to curves, each up to a constant.
+    """Fit banks side by side to curves (K, L), each up to a constant, with weights (L,) that sum to 1.
 
-    Args:
-        start: (K, P, M) logs of the parameters, as `NAMES` has them, float64.
-        lags: (L,) float64.
-        weights: (L,) that sum to 1.
-        target: (K, L) curves.
-        added: whether they are fitted by G, and not by log G.
-        updates: the most that are made.
-        ridge: what the square of the distance of a log from its start counts. Default 0.
-
-    Returns:
-        (K, P, M) logs, and the mean square that is left of each, (K,), with what the ridge adds.
+    They start from logs (K, P, M), as `NAMES` has them; all is float64. `added`: by G, and not by log G. The
+    ridge is what the square of the distance of a log from its start counts. The result are the logs, and the
+    mean square that is left of each curve, (K,), with what the ridge adds.
     """
     limits = [(-20.0, 20.0), (math.log(0.1), math.log(1e8 * len(lags)))]
     # Periods of 2 tokens and more.

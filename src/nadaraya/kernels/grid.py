@@ -36,13 +36,11 @@ class GridKernel(nn.Module):
         columns: Kernel | Callable[[int], Kernel] | None = None,
     ) -> None:
         super().__init__()
-        if columns is None:
-            if isinstance(rows, Kernel):
-                raise must_be("columns", "a kernel of its own where rows is one", columns)
-            columns = rows
+        if columns is None and isinstance(rows, Kernel):
+            raise must_be("columns", "a kernel of its own where rows is one", columns)
         made = [
             kernel if isinstance(kernel, Kernel) or not callable(kernel) else kernel(num_heads)
-            for kernel in (rows, columns)
+            for kernel in (rows, rows if columns is None else columns)
         ]
         for name, kernel in zip(("rows", "columns"), made, strict=True):
             if not isinstance(kernel, Kernel):
@@ -71,12 +69,7 @@ class GridKernel(nn.Module):
 class GridTable(PartByHead):
     """log κ(Δy, Δx): one learned number by the rows and columns between two patches (Luo et al. 2021).
 
-    Args:
-        num_heads: H.
-        height, width: rows and columns of the largest grid.
-
-    Attributes:
-        logits: (H, 2 height − 1, 2 width − 1), zero at first.
+    `logits`, (H, 2 height − 1, 2 width − 1) for the rows and columns of the largest grid, are zero at first.
     """
 
     per_head = ("logits",)

@@ -37,10 +37,7 @@ def keep_kernel_heads(kernel: Kernel, heads: Sequence[int]) -> None:
 
 
 class PartByHead(nn.Module):
-    """A part of an attention layer with values of each head's own.
-
-    Args:
-        num_heads: H.
+    """A part of an attention layer with values of each of H heads' own.
 
     Attributes:
         per_head: names of what lies in H equal blocks, one for each head: the rows of tensors, the outputs of
@@ -67,14 +64,7 @@ class PartByHead(nn.Module):
 
 
 def log_by_head(kernel: Kernel, r: Tensor) -> Tensor:
-    """log κ_h(r_h): each head of a kernel at its own distances.
-
-    Args:
-        kernel: one for all heads, or with a value for each of H.
-        r: (B, H, …) distances.
-
-    Returns:
-        (B, H, …), log κ.
+    """log κ_h(r_h), (B, H, …): each head of a kernel, or one for all, at its own distances r, (B, H, …).
 
     >>> import torch
     >>> from nadaraya.kernels import Gaussian
@@ -129,9 +119,7 @@ def _parts(kernel: Kernel) -> Iterator[tuple[str, Kernel, dict[str, Tensor]]]:
 def seen_keys(heads: Sequence[int], shared: int) -> list[int] | None:
     """Index of the key head that each of some heads sees, among those seen; None where they share evenly.
 
-    Args:
-        heads: by their number among all, ascending.
-        shared: how many of all heads see one key head.
+    Heads are ascending numbers among all, of which `shared` see one key head.
     """
     keys = sorted({head // shared for head in heads})
     seen, each = [keys.index(head // shared) for head in heads], len(heads) // max(1, len(keys))
@@ -146,15 +134,17 @@ def kept_blocks(tensor: Tensor, heads: Sequence[int], num_heads: int, dim: int =
     return nn.Parameter(kept, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else kept
 
 
-def keep_rows(linear: nn.Linear, heads: Sequence[int], num_heads: int) -> None:
-    """Keep the outputs of a linear map that belong to some heads, in place."""
-    linear.weight = kept_blocks(linear.weight, heads, num_heads)
+def keep_rows(linear: Any, heads: Sequence[int], num_heads: int) -> None:
+    """Keep the outputs of a linear map that belong to some heads, in place; also of a Conv1D, transposed."""
+    outputs, name = (0, "out_features") if isinstance(linear, nn.Linear) else (1, "nf")
+    linear.weight = kept_blocks(linear.weight, heads, num_heads, dim=outputs)
     if linear.bias is not None:
         linear.bias = kept_blocks(linear.bias, heads, num_heads)
-    linear.out_features = len(linear.weight)
+    setattr(linear, name, linear.weight.shape[outputs])
 
 
-def keep_columns(linear: nn.Linear, heads: Sequence[int], num_heads: int) -> None:
-    """Keep the inputs of a linear map that come from some heads, in place."""
-    linear.weight = kept_blocks(linear.weight, heads, num_heads, dim=1)
-    linear.in_features = linear.weight.shape[1]
+def keep_columns(linear: Any, heads: Sequence[int], num_heads: int) -> None:
+    """Keep the inputs of a linear map that come from some heads, in place; also of a Conv1D, transposed."""
+    inputs, name = (1, "in_features") if isinstance(linear, nn.Linear) else (0, "nx")
+    linear.weight = kept_blocks(linear.weight, heads, num_heads, dim=inputs)
+    setattr(linear, name, linear.weight.shape[inputs])

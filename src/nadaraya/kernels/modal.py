@@ -15,16 +15,11 @@ class Modes:
     """G(r) = Σ_p (Σ_k c_pk r^k) exp(−δ_p r) cos(ω_p r) for lags r ≥ 0.
 
     Sums of such kernels are sums of modes, and products of two modes are one or two modes.
-
-    Args:
-        coefficients: c, (H or 1, P, K).
-        rate: δ ≥ 0 in 1/token, (H or 1, P).
-        frequency: ω in radians/token, of the same shape, or None where no mode oscillates.
     """
 
-    coefficients: Tensor
-    rate: Tensor
-    frequency: Tensor | None = None
+    coefficients: Tensor  # c, (H or 1, P, K)
+    rate: Tensor  # δ ≥ 0 in 1/token, (H or 1, P)
+    frequency: Tensor | None = None  # ω in radians/token, of the same shape; None where no mode oscillates
 
     @property
     def num_states(self) -> int:
@@ -93,15 +88,11 @@ def harmonics(alpha: Tensor, tau: Tensor, tolerance: float) -> tuple[Tensor, Ten
     """The cosines that a periodic kernel is the sum of: exp(−2 α² sin²(r / τ)) = Σ_n w_n cos(2 n r / τ).
 
     By Jacobi and Anger w_n = (2 − δ_n0) exp(−α²) I_n(α²), I_n the modified Bessel functions, which fall
-    faster than any power of n; they are the Fourier coefficients of samples of one period.
+    faster than any power of n; they are the Fourier coefficients of samples of one period. The harmonics
+    left out sum up to `tolerance` at most.
 
-    Args:
-        alpha, tau: (…,).
-        tolerance: what the harmonics left out may sum up to.
-
-    Returns:
-        w and 2 n / τ, (…, harmonics), of as many harmonics as the largest α needs; None where it needs more
-        than can be had, or in a compiled call, where their number cannot be looked at.
+    For α and τ (…,) these are w and 2 n / τ, (…, harmonics), as many as the largest α needs; None where that
+    is more than can be had, or in a compiled call, where their number cannot be looked at.
     """
     if torch.compiler.is_compiling():
         return None

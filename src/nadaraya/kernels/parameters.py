@@ -32,7 +32,7 @@ class Positive:
     def __set__(self, kernel: nn.Module, value: float | Tensor) -> None:
         parameter: Tensor = getattr(kernel, f"log_{self.name}")
         with torch.no_grad():
-            parameter.copy_(_log(self.name, torch.as_tensor(value, device=parameter.device)))
+            parameter.copy_(positive(self.name, torch.as_tensor(value, device=parameter.device)).log())
 
 
 def natural(logarithm: Tensor) -> Tensor:
@@ -58,17 +58,18 @@ def log_of_positive(name: str, value: float | Tensor) -> Tensor:
         raise must_be(name, "real", value)
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise must_be(name, "a number or of shape (heads,)", tuple(tensor.shape))
-    return _log(name, tensor)
+    return positive(name, tensor).log()
 
 
-def _log(name: str, value: Tensor) -> Tensor:
+def positive(name: str, value: Tensor) -> Tensor:
+    """The values, float32 at least; refuses others than positive finite ones, where they can be looked at."""
     # A tensor on the meta device has no values to check; reading those of a graph would stall a GPU.
     # What torch.func maps over has none of one number.
     unread = value.is_meta or (value.requires_grad and (value.is_cuda or torch.compiler.is_compiling()))
     unread = unread or torch._C._are_functorch_transforms_active()
     if not unread and not bool(((value > 0) & torch.isfinite(value)).all()):
         raise must_be(name, "positive and finite", value.tolist())
-    return value.to(at_least_float32(value)).log()
+    return value.to(at_least_float32(value))
 
 
 def is_transformed() -> bool:

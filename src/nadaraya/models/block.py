@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class LayerCache:
-    """One layer of a transformers cache, in the form that `KernelSelfAttention` asks for.
-
-    Args:
-        cache: the cache of the whole model.
-        layer: index of the layer.
-        cached: tokens seen before this call.
-    """
+    """One layer of a model's transformers cache, in the form that `KernelSelfAttention` asks for."""
 
     def __init__(self, cache: "Cache", layer: int, cached: int) -> None:
         self._cache, self._layer, self._cached = cache, layer, cached
@@ -86,10 +80,6 @@ class ShortConvolution(nn.Module):
     """x_t ← x_t + Σ_{k < K} w_k ⊙ x_{t−k}: each channel sees its last K tokens.
 
     Starts as the identity, w = 0, and weight decay pulls towards it: the factor of x_t is 1 + w_0.
-
-    Args:
-        width: channels D.
-        length: tokens K.
     """
 
     def __init__(self, width: int, length: int) -> None:
@@ -159,11 +149,6 @@ class ValueEmbedding(nn.Module):
 
     λ starts at 0.1: with 0 the table E would have no gradient. Rows of E start like any embedding's, at some
     0.02 per channel, so that what they add is small beside the values.
-
-    Args:
-        vocab_size: number of tokens.
-        num_key_value_heads: heads G of the values.
-        head_dim: width d of a head.
     """
 
     start = 0.1

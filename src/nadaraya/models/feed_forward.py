@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from nadaraya.errors import must_be
-from nadaraya.kernels.heads import keep_columns, keep_rows, kept_blocks
+from nadaraya.kernels.heads import keep_columns, keep_rows
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 # Maps into the hidden units and out of them: Llama's, KernelGPT's, nanochat's, GPT-2's, GPT-NeoX's.
@@ -25,15 +25,10 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The linear maps of one feed-forward layer.
+    """The linear maps of one feed-forward layer."""
 
-    Args:
-        into: those whose outputs are the hidden units: one, or two where one is a gate.
-        out: the one that has them as inputs.
-    """
-
-    into: tuple[Any, ...]
-    out: Any
+    into: tuple[Any, ...]  # those whose outputs are the hidden units: one, or two where one is a gate
+    out: Any  # the one that has them as inputs
 
     @property
     def size(self) -> int:
@@ -49,17 +44,8 @@ class FeedForward:
         """Keep some hidden units, in place."""
         size = self.size
         for linear in self.into:
-            if isinstance(linear, Conv1D):
-                linear.weight = kept_blocks(linear.weight, units, size, dim=1)
-                linear.bias = kept_blocks(linear.bias, units, size)
-                linear.nf = len(linear.bias)
-            else:
-                keep_rows(linear, units, size)
-        if isinstance(self.out, Conv1D):
-            self.out.weight = kept_blocks(self.out.weight, units, size)
-            self.out.nx = len(self.out.weight)
-        else:
-            keep_columns(self.out, units, size)
+            keep_rows(linear, units, size)
+        keep_columns(self.out, units, size)
 
 
 def feed_forward_layers(model: nn.Module) -> dict[int, FeedForward]:
@@ -106,10 +92,8 @@ def prune_units(model: _Model, units: Mapping[Any, Sequence[int]]) -> _Model:
     smaller = copy.deepcopy(model)
     layers = feed_forward_layers(smaller)
     if not isinstance(model, PreTrainedModel) or not layers:
-        accepted = (
-            "a model of transformers with feed-forward layers of linear maps (up_proj and down_proj, …)"
-        )
-        raise must_be("model", accepted, type(model).__name__)
+        accepted = "with feed-forward layers of linear maps (up_proj and down_proj, …)"
+        raise must_be("model", f"a model of transformers {accepted}", type(model).__name__)
     sizes = dict(getattr(smaller.config, "intermediate_sizes", None) or {})
     for layer, removed in units.items():
         part = layers.get(int(layer))

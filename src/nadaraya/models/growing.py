@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 
-class Growing(DynamicLayer):
+class GrowingLayer(DynamicLayer):
     """A dynamic layer whose keys and values are the filled part of larger tensors.
 
     Transformers' own copies all earlier tokens at every new one, most of the time of decoding a long text.
@@ -45,11 +45,7 @@ class Growing(DynamicLayer):
         return filled
 
 
-class GrowingLayer(Growing):
-    """Keys and values alone."""
-
-
-class GrowingLayerWithStates(Growing, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc, override]
+class GrowingLayerWithStates(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc, override]
     """Keys and values beside the states of a convolution."""
 
 

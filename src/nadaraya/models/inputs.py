@@ -98,14 +98,12 @@ def documents_of(
         if key_mask is not None or cached:
             raise must_be(name, "left out where there is padding or a cache", shape)
         if name == "seq_idx":
-            fits = shape == (rows, new)
+            accepted, fits = f"numbers of documents {(rows, new)}", shape == (rows, new)
         else:
+            accepted = f"0 … {new} for one row"
             fits = rows == 1 and given.ndim == 1 and len(given) > 1
             fits = fits and (unread or bool((given[0] == 0) & (given[-1] == new) & (given.diff() > 0).all()))
         if not fits:
-            accepted = (
-                f"numbers of documents {(rows, new)}" if name == "seq_idx" else f"0 … {new} for one row"
-            )
             raise must_be(name, accepted, given.tolist())
         told = given if name == "seq_idx" else document_ids_of_lengths(given, new)
         told = F.pad(told.diff() != 0, (1, 0)).cumsum(1)

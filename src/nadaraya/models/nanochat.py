@@ -5,7 +5,7 @@ round, KernelGPT pairs 2p with 2p + 1: the rows of W_Q and W_K change places, an
 """
 
 import copy
-import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,7 @@ def from_nanochat(source: NanoChatForCausalLM | str | Path) -> KernelGPTForCausa
         embedding_norm=True,
         logit_cap=config.final_logit_softcapping,
     )
-    weights = {}
-    for name, weight in model.state_dict().items():
-        for there, here in _NAMES:
-            name = name.replace(there, here)
-        weights[name] = _neighbours(weight, _head_dim(own)) if _is_rotated(name) else weight
-    return _converted(KernelGPTForCausalLM, own, weights, model)
+    return _converted(KernelGPTForCausalLM, own, _moved(model, _NAMES, _neighbours), model)
 
 
 def to_nanochat(source: KernelGPTForCausalLM | str | Path) -> NanoChatForCausalLM:
@@ -131,12 +126,7 @@ def to_nanochat(source: KernelGPTForCausalLM | str | Path) -> NanoChatForCausalL
         rope_parameters={"rope_type": "default", "rope_theta": float(base)},
         final_logit_softcapping=config.logit_cap,
     )
-    weights = {}
-    for name, weight in model.state_dict().items():
-        moved = _halves(weight, _head_dim(config)) if _is_rotated(name) else weight
-        for there, here in _NAMES:
-            name = name.replace(here, there)
-        weights[name] = moved
+    weights = _moved(model, [(here, there) for there, here in _NAMES], _halves)
     converted = _converted(NanoChatForCausalLM, theirs, weights, model)
     generation = converted.generation_config
     generation.pad_token_id = _within(generation.pad_token_id, config.vocab_size)
@@ -171,12 +161,17 @@ def _converted(wanted: type[PreTrainedModel], config: Any, weights: dict[str, Te
     return made.train(model.training)
 
 
-def _is_rotated(name: str) -> bool:
-    return re.search(r"\.[qk]_proj\.weight$", name) is not None
-
-
-def _head_dim(config: KernelGPTConfig) -> int:
-    return config.hidden_size // config.num_attention_heads
+def _moved(
+    model: Any, names: Iterable[tuple[str, str]], turned: Callable[[Tensor, int], Tensor]
+) -> dict[str, Tensor]:
+    """The weights of a model by their names in the other, with the rows of W_Q and W_K turned."""
+    weights, head_dim = {}, model.config.hidden_size // model.config.num_attention_heads
+    for name, weight in model.state_dict().items():
+        moved = turned(weight, head_dim) if name.endswith((".q_proj.weight", ".k_proj.weight")) else weight
+        for before, after in names:
+            name = name.replace(before, after)
+        weights[name] = moved
+    return weights
 
 
 def _neighbours(weight: Tensor, head_dim: int) -> Tensor:

@@ -102,10 +102,7 @@ def load_pruned(folder: str | Path, **options: Any) -> Any:
 def changed_config(name: str | Path, local: bool = True, **options: Any) -> Any:
     """The configuration of a causal model of transformers, for `class_of`; no code of the source runs.
 
-    Args:
-        name: a folder, or a name at the hub.
-        local: whether it is a folder.
-        options: as `load_pruned` takes them.
+    The name is that of a folder, or at the hub where it is not `local`; options are those of `load_pruned`.
     """
     config = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False, **options)
     if "attn_implementation" not in options:  # what the file names could be code on the Hub
@@ -124,11 +121,7 @@ def _shares_unevenly(config: Any) -> bool:
 
 
 def class_of(config: Any) -> Any:
-    """The class whose `from_pretrained` reads a causal model of transformers as its configuration changed it.
-
-    Args:
-        config: of the model, with what `prune_heads`, `prune_units` and `replace_attention` noted in it.
-    """
+    """The class whose `from_pretrained` reads a causal model as its configuration says it was changed."""
     changes = [getattr(config, name, None) for name in ("pruned_heads", "intermediate_sizes", REPLACED)]
     if isinstance(config, KernelGPTConfig) or not any(changes):
         return AutoModelForCausalLM

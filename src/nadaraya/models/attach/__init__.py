@@ -97,9 +97,8 @@ def attach_attention(model: Any, *, window: int | None = None) -> Attachment:
     if not isinstance(model, PreTrainedModel):
         raise must_be("model", "a model of transformers (PreTrainedModel)", type(model))
     if not model._can_set_attn_implementation():
-        raise must_be(
-            "model", "one whose attention goes through transformers' AttentionInterface", type(model).__name__
-        )
+        accepted = "one whose attention goes through transformers' AttentionInterface"
+        raise must_be("model", accepted, type(model).__name__)
     if any(relative.hands_on(module) for module in model.modules()):
         raise InputError(f"model must not be attached already, got an attached {type(model).__name__}")
     from nadaraya.models.attach.beside import register_over

@@ -23,19 +23,12 @@ MaskFunction = Callable[..., Any]
 
 
 class UnwrittenMask(Tensor):
-    """A mask (B, 1, Nq, Nk) to be added to logits, without storage; operations on it get it written out.
+    """A mask (B, 1, Nq, Nk) to be added to logits, without storage; operations on it get it written out."""
 
-    Attributes:
-        options: of `kernel_attention`, for the keys that any query may see; None where only numbers tell.
-        last: how many keys these are.
-        first: the place of the first query among all keys.
-        written: gives the numbers, 0 or the lowest.
-    """
-
-    options: AttentionOptions | None
-    last: int
-    first: int
-    written: Callable[[], Tensor | None]
+    options: AttentionOptions | None  # for the keys that any query may see; None where only numbers tell
+    last: int  # how many keys these are
+    first: int  # the place of the first query among all keys
+    written: Callable[[], Tensor | None]  # gives the numbers, 0 or the lowest
 
     @staticmethod
     def __new__(

@@ -66,10 +66,8 @@ def _keep(part: Any, kept: list[int]) -> None:
     rows = [there.index(head) for head in kept]
     if hasattr(part, "c_attn"):
         fused = [third * len(there) + row for third in range(3) for row in rows]
-        part.c_attn.weight = kept_blocks(part.c_attn.weight, fused, 3 * len(there), dim=1)
-        part.c_attn.bias = kept_blocks(part.c_attn.bias, fused, 3 * len(there))
-        part.c_proj.weight = kept_blocks(part.c_proj.weight, rows, len(there))
-        part.c_attn.nf = len(part.c_attn.bias)
+        keep_rows(part.c_attn, fused, 3 * len(there))
+        keep_columns(part.c_proj, rows, len(there))
         part.split_size, part.num_heads = len(kept) * part.head_dim, len(kept)
     elif hasattr(part, "query_key_value"):
         keep_rows(part.query_key_value, rows, len(there))
@@ -103,8 +101,5 @@ def _keep_projections(part: Any, there: list[int], kept: list[int], rows: list[i
     even = part.nadaraya_seen_keys is None
     part.num_key_value_groups = len(kept) // len(kv_heads) if even else 1
     if not even and part.config._attn_implementation != "nadaraya":
-        raise must_be(
-            "attn_implementation",
-            "'nadaraya' where key heads are left with unequal numbers of heads",
-            part.config._attn_implementation,
-        )
+        accepted = "'nadaraya' where key heads are left with unequal numbers of heads"
+        raise must_be("attn_implementation", accepted, part.config._attn_implementation)

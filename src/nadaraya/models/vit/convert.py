@@ -62,9 +62,8 @@ def _converted(attention: nn.Module, options: Mapping[str, Any]) -> VisionAttent
     if type(attention) is not Attention:
         raise must_be("attention", "timm's Attention", type(attention).__name__)
     extras = (attention.q_norm, attention.k_norm, attention.norm, attention.gate or nn.Identity())
-    if any(not isinstance(extra, nn.Identity) for extra in extras) or (
-        attention.attn_dim != attention.proj.out_features
-    ):
+    own_width = attention.attn_dim != attention.proj.out_features
+    if own_width or not all(isinstance(extra, nn.Identity) for extra in extras):
         raise InputError("convert takes attention without norms, gates and head widths of its own")
     layer = VisionAttention(
         attention.attn_dim,

@@ -24,18 +24,12 @@ class KernelBlock(Block):
                 "qk_norm and scale_attn_norm belong to timm's attention; kernel attention has "
                 "variant_options={'head_norm': True}"
             )
-        super().__init__(**{**block, "attn_layer": _Vacant} if kernel else block)
+        # The place is held by a module that draws no weights in vain.
+        super().__init__(**{**block, "attn_layer": nn.Identity} if kernel else block)
         if kernel:
             shared = ("dim", "num_heads", "qkv_bias", "proj_bias", "attn_drop", "proj_drop")
             attention = VisionAttention(**{name: block[name] for name in shared}, **kernel_options)
             self.attn = attention.to(device=block.get("device"), dtype=block.get("dtype"))
-
-
-class _Vacant(nn.Module):
-    """Holds the place of the attention while timm's block is built, so that no weights are drawn in vain."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
 
 
 class KernelVisionTransformer(VisionTransformer):

@@ -6,7 +6,7 @@ queries, O(n + m) in memory.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -21,9 +21,9 @@ from nadaraya.regression.local import (
     LEVEL,
     LEVEL_OF_POLYNOMIALS,
     TINY,
-    DampedInverse,
     LocalFit,
     damped_gradients,
+    damped_inverse,
     is_damped,
     local_fit,
 )
@@ -134,19 +134,18 @@ class Smoother:
         zeros.
         """
         (p, n), d = columns.shape, self.sample.x.shape[1]
-        with_zeros = np.concatenate([columns, np.zeros((1 + d, n))])
-        coefficients = np.zeros((n, 1 + d, p + 1 + d))
-        coefficients[:, :, p:] = -np.eye(1 + d)
+        with_zeros = np.concatenate([np.zeros((1, n)), columns, np.zeros((d, n))])
+        coefficients = np.zeros((n, 1 + d, 1 + p + d))
+        coefficients[:, 0, 0] = -1.0
+        coefficients[:, 1:, 1 + p :] = -np.eye(d)
         rows = np.tile(np.eye(1 + d)[:, None], (1, n, 1))
         parts = [
             self._line_gradients(with_zeros, Lines(row, coefficients), exclude_self)[damped, :, 1:]
             for row in rows
         ]
-        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, p + 1 + d)
-        chosen = Moments(
-            *(getattr(moments, name)[damped] for name in ("values", "log_scale", "first", "second"))
-        )
-        return damped_gradients(chosen, by_bandwidth[..., :p], by_bandwidth[..., p:])
+        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, 1 + p + d)
+        chosen = Moments(*(getattr(moments, field.name)[damped] for field in fields(moments)))
+        return damped_gradients(chosen, by_bandwidth[..., : 1 + p], by_bandwidth[:, :, 1:, 1 + p :])
 
     def slopes(self, X: Array, columns: Array) -> Array:
         """(m, d, p) slopes of the fit at X, of a local constant its derivatives; 0 where every weight is."""
@@ -328,17 +327,3 @@ def _solved(weights: Tensor, powers: Tensor, degree: int) -> tuple[Tensor, Tenso
     covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
     inverse = damped_inverse(covariance, LEVEL if degree == 1 else LEVEL_OF_POLYNOMIALS)
     return about_centre, centre, inverse, per_unit
-
-
-def damped_inverse(covariance: Tensor, level: float) -> Tensor:
-    """`DampedInverse` of matrices (b, k, k), with its derivative."""
-    damped = DampedInverse.of(covariance.detach().cpu().numpy(), level)
-    inverse: Tensor = torch.from_numpy(damped.inverse).to(covariance)
-    if not covariance.requires_grad:
-        return inverse
-    directions, slopes = (
-        torch.from_numpy(array).to(covariance) for array in (damped.directions, damped.slopes())
-    )
-    # Adds zero, with the derivative of the inverse.
-    change = directions.transpose(1, 2) @ (covariance - covariance.detach()) @ directions
-    return inverse + directions @ (slopes * change) @ directions.transpose(1, 2)

@@ -32,21 +32,13 @@ TINY = 1e-200
 
 @dataclass(frozen=True)
 class LocalFit:
-    """Fits at m queries.
+    """Fits at m queries."""
 
-    Attributes:
-        mean: (m, p) predictions; the mean of the nearest points where every weight is zero.
-        slope: (m, d, p) slopes of the lines; None for degree 0.
-        row: (m, 1) or (m, 1 + d): a_0 and a.
-        mass: (m,) Z, relative to exp of the sums' log_scale.
-        log_mass: (m,) log Z; −inf where every weight is exactly zero.
-    """
-
-    mean: Array
-    slope: Array | None
-    row: Array
-    mass: Array
-    log_mass: Array
+    mean: Array  # (m, p) predictions; the mean of the nearest points where every weight is zero
+    slope: Array | None  # (m, d, p) slopes of the lines; None for degree 0
+    row: Array  # (m, 1) or (m, 1 + d): a_0 and a
+    mass: Array  # (m,) Z, relative to exp of the sums' log_scale
+    log_mass: Array  # (m,) log Z; −inf where every weight is exactly zero
 
     @property
     def no_support(self) -> NDArray[np.bool_]:

@@ -64,21 +64,13 @@ def _suits_pytorch(request: Request[Any], num_groups: int) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """The points that count for a group of queries, at positions `chosen`, and what they count.
+    """The points that count for a group of queries, at positions `chosen`, and what they count."""
 
-    Attributes:
-        chosen: (n',) positions of points.
-        log_factor: (n',) of the categories, finite.
-        steps: (K, n') from the levels of the queries.
-        left_out: (f,) numbers that do not count, as one of the two lacks them.
-        exclude_self: the points are the queries themselves, each of which does not see itself.
-    """
-
-    chosen: NDArray[np.intp]
-    log_factor: Array
-    steps: NDArray[np.int64]
-    left_out: NDArray[np.bool_]
-    exclude_self: bool = False
+    chosen: NDArray[np.intp]  # (n',) positions of points
+    log_factor: Array  # (n',) of the categories, finite
+    steps: NDArray[np.int64]  # (K, n') from the levels of the queries
+    left_out: NDArray[np.bool_]  # (f,) numbers that do not count, as one of the two lacks them
+    exclude_self: bool = False  # the points are the queries themselves, each of which does not see itself
 
 
 @dataclass(frozen=True)

@@ -50,20 +50,13 @@ class Smoother:
     """A smoother that fits a constant or a line at every query.
 
     Queries X are (m, d) as the user gave them, or None for the points themselves; columns are (p, n).
-
-    Attributes:
-        sample: the points.
-        kernel: κ, float64.
-        bandwidth: (d,) h, and (K,) scales of the categories.
-        degree: 0 for local constant, 1 for local linear fits.
-        neighbours: the local scale of the bandwidth; None for 1.
     """
 
     sample: Sample
-    kernel: Kernel
-    bandwidth: NDArray[np.float64]
-    degree: int = 0
-    neighbours: NeighbourScale | None = None
+    kernel: Kernel  # κ, float64
+    bandwidth: NDArray[np.float64]  # (d,) h, and (K,) scales of the categories
+    degree: int = 0  # 1 for local linear fits
+    neighbours: NeighbourScale | None = None  # the local scale of the bandwidth; None for 1
 
     def request(
         self,
@@ -197,22 +190,15 @@ class Smoother:
 
 @dataclass(frozen=True)
 class EquivalentKernels:
-    """The weights of the targets in an estimate at each of m queries, for a smoother's kernel and bandwidths.
-
-    Attributes:
-        smoother: the smoother.
-        X: (m, d) queries as the user gave them; None for the points themselves.
-        degree: of the polynomial, whatever the smoother's.
-        feature: the estimate is the polynomial's slope at the query along this feature, for degree 0 the
-            derivative of the mean; None for its value.
-        exclude_self: whether the estimates at the points are each without the point itself.
-    """
+    """The weights of the targets in an estimate at each of m queries, with the kernel of a smoother."""
 
     smoother: Smoother
-    X: Array | None
-    degree: int
+    X: Array | None  # (m, d) queries as the user gave them; None for the points themselves
+    degree: int  # of the polynomial, whatever the smoother's
+    # the estimate is the polynomial's slope at the query along this feature, for degree 0 the derivative of
+    # the mean; None for its value
     feature: int | None = None
-    exclude_self: bool = False
+    exclude_self: bool = False  # whether the estimates at the points are each without the point itself
 
     def combined(self, columns: Array) -> Array:
         """Σ_j L_j C_j, (m, p), of columns (p, n)."""

@@ -27,15 +27,10 @@ Reflection = tuple[Array, Array]  # signs and offsets (d,): x ↦ sign · x + of
 
 @dataclass(frozen=True)
 class Support:
-    """An interval for each feature.
+    """An interval for each feature."""
 
-    Attributes:
-        low: (d,) −inf where there is no bound.
-        high: (d,) inf where there is no bound.
-    """
-
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    low: NDArray[np.float64]  # (d,) −inf where there is no bound
+    high: NDArray[np.float64]  # (d,) inf where there is no bound
 
     @classmethod
     def of(cls, support: Any, X: Array) -> "Support | None":

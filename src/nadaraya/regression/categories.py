@@ -70,12 +70,15 @@ class Category:
         column = table[:, self.column]
         return (column if self.number is None else np.isnan(column)).astype(np.int64)
 
-    def steps(self, code: int, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) steps from one level to others; those without a rank are one step from all but themselves."""
-        differ = (codes != code).astype(np.int64)
-        if not self.ordered or code < 0:
-            return differ
-        return np.where(codes >= 0, np.abs(codes - code), differ)
+    def steps(self, code: Any, codes: Any) -> Any:
+        """Steps from levels to others; those without a rank are one step from all but themselves.
+
+        Of codes as arrays or as tensors, whose shapes are broadcast.
+        """
+        differ = codes != code
+        if not self.ordered:
+            return differ * 1
+        return abs(codes - code) * ((codes >= 0) & (code >= 0)) + differ * ((codes < 0) | (code < 0))
 
     def log_factor(self, steps: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
         """(n,) log of the kernel over its value for equal levels; −inf where that is 0."""
@@ -163,9 +166,6 @@ def missing_numbers(
     return missing
 
 
-_MISSING = ("raise", "category")
-
-
 @dataclass(frozen=True)
 class Coding:
     """Encoding of the columns of tables as numbers and codes."""
@@ -185,7 +185,7 @@ class Coding:
         kernel: str = "li-racine",
     ) -> "Coding | None":
         """The coding of a table (n, d); None for one of numbers without any missing."""
-        one_of("missing", missing, _MISSING)
+        one_of("missing", missing, ("raise", "category"))
         one_of("category_kernel", kernel, CATEGORY_KERNELS)
         if isinstance(categorical, str) and categorical != "from_dtype":
             raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)

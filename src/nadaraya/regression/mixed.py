@@ -27,7 +27,7 @@ from nadaraya.regression.requests import (
     Sums,
     joined,
 )
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values
 
 # With fewer pairs per group, PyTorch is faster, which takes all groups at once.
 _PAIRS_PER_GROUP = 2**14
@@ -95,7 +95,7 @@ class _Mixture:
         moves, log_factor = [], np.zeros(len(request.points))
         of_each = zip(factors.categories, factors.scales, factors.query[first], factors.points.T, strict=True)
         for category, scale, code, codes in of_each:
-            moves.append(category.steps(int(code), codes))
+            moves.append(category.steps(code, codes))
             log_factor += request.power * category.log_factor(moves[-1], float(scale))
         steps = np.stack(moves)
         weighted = request.columns[0] > 0
@@ -263,8 +263,8 @@ def table(request: Request[Any]) -> Any:
         sums -= request.columns.T
         if weighted.sum() == 1:
             sums[weighted] = 0.0
-    height = float(values(request.kernel, np.zeros(())))
-    log_scale = np.where(sums[:, 0] > 0, request.power * np.log(height), -np.inf)
+    log_height = log_values(request.kernel, np.zeros(()))
+    log_scale = np.where(sums[:, 0] > 0, request.power * log_height, -np.inf)
     if request.quantity is Sums:
         return Sums(sums, log_scale)
     if request.quantity is Moments:

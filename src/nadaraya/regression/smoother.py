@@ -39,7 +39,7 @@ from nadaraya.regression.requests import (
     Request,
     Sums,
 )
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values
 from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.sums import compute
 from nadaraya.regression.torch_sums import Job
@@ -166,7 +166,7 @@ class Smoother:
 
     def peak(self) -> float:
         """κ(0)."""
-        return float(values(self.kernel, np.zeros(())))
+        return float(np.exp(log_values(self.kernel, np.zeros(()))))
 
     def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
         """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
@@ -247,7 +247,9 @@ class EquivalentKernels:
         powers = monomials(offsets.movedim(0, -1), self.degree)
         if self.feature is None:
             return value_weights(weights, powers, self.degree)
-        return slope_weights(weights, powers, self.degree, self.feature)
+        about_centre, _, inverse, per_unit = _solved(weights, powers, self.degree)
+        at = self.feature  # the features are the first terms
+        return weights * (about_centre @ inverse[..., at, None])[..., 0] * per_unit[..., at]
 
 
 @dataclass(frozen=True)
@@ -295,12 +297,6 @@ def value_weights(weights: Tensor, powers: Tensor, degree: int) -> Tensor:
     """Weights (b, n) of a local mean as those of the value at the query of a polynomial, by its monomials."""
     about_centre, centre, inverse, _ = _solved(weights, powers, degree)
     return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]
-
-
-def slope_weights(weights: Tensor, powers: Tensor, degree: int, term: int) -> Tensor:
-    """(b, n): those of the coefficient of one term; arguments as for `value_weights`."""
-    about_centre, _, inverse, per_unit = _solved(weights, powers, degree)
-    return weights * (about_centre @ inverse[..., term, None])[..., 0] * per_unit[..., term]
 
 
 def _solved(weights: Tensor, powers: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

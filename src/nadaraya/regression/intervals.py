@@ -84,7 +84,10 @@ class Noise:
             return np.full(len(X), np.nan)
         smoother = self._of_squares
         weights = smoother.fit(X, np.zeros((0, len(self.left))))
-        of_one = smoother.combined_variance(weights, X, 1.0 / self._freedom_of_squares())
+        # Degrees of freedom of each squared residual; inf where it says nothing.
+        own = self.within + self.left / np.where(self.relative > 0, self.relative, 1.0)
+        own = np.where(self.informative > 0, own, np.inf)
+        of_one = smoother.combined_variance(weights, X, 1.0 / own)
         return 1.0 / np.where(weights.no_support, 1.0, np.clip(of_one, 1e-300, 1.0))
 
     def draws(
@@ -118,11 +121,6 @@ class Noise:
         """Squared residuals, both parts (n, draws), over their expectation for unit noise."""
         expected = self.left + self.within * self.relative
         return (left_over**2 + within * self.relative[:, None]) * (self.informative / expected)[:, None]
-
-    def _freedom_of_squares(self) -> Array:
-        """(n,) degrees of freedom of each squared residual; inf where it says nothing."""
-        own = self.left / np.where(self.relative > 0, self.relative, 1.0)
-        return np.where(self.informative > 0, self.within + own, np.inf)
 
     def _smoothed(self, X: Array | None, squares: Array) -> Array:
         if not self.informative.any():

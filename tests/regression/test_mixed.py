@@ -27,7 +27,7 @@ from nadaraya.regression.requests import (
     Request,
     Sums,
 )
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values
 from nadaraya.regression.sums import compute
 
 
@@ -98,7 +98,7 @@ def pairs(asked):
     r = np.sqrt(((difference / asked.bandwidth) ** 2).sum(axis=2))
     if asked.query_scale is not None:
         r = r / asked.query_scale[:, None]
-    weight = values(asked.kernel, r) * factor
+    weight = np.exp(log_values(asked.kernel, r)) * factor
     if asked.exclude_self:
         np.fill_diagonal(weight, 0.0)
     return weight**asked.power, difference

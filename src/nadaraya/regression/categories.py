@@ -35,24 +35,17 @@ class Category:
 
     c is the number of levels. All reach from λ = 0, where other levels do not count, to `greatest`, where
     levels play no part; only Wang and van Ryzin's still weighs equal levels twice as much there.
-
-    Attributes:
-        column: of tables (n, d), where the codes of the levels are: ranks from 0, `UNSEEN`, `MISSING`.
-        ordered: whether levels have ranks.
-        num_levels: c.
-        kernel: of `CATEGORY_KERNELS`.
-        number: the levels, 0 and 1, are whether the number in `column` is missing, which is this one of the
-            features that are numbers; None for codes.
-        name: of the feature, or its column.
-        known: the levels but that of missing values, in order if `ordered`; all that their type declares.
     """
 
-    column: int
-    ordered: bool = False
-    num_levels: int = 2
-    kernel: str = "li-racine"
+    column: int  # of tables (n, d), where the codes of the levels are: ranks from 0, `UNSEEN`, `MISSING`
+    ordered: bool = False  # whether levels have ranks
+    num_levels: int = 2  # c
+    kernel: str = "li-racine"  # of `CATEGORY_KERNELS`
+    # the levels, 0 and 1, are whether the number in `column` is missing, which is this one of the features
+    # that are numbers; None for codes
     number: int | None = None
-    name: Any = None
+    name: Any = None  # of the feature, or its column
+    # the levels but that of missing values, in order if `ordered`; all that their type declares
     known: tuple[Any, ...] = ()
 
     @property
@@ -77,12 +70,15 @@ class Category:
         column = table[:, self.column]
         return (column if self.number is None else np.isnan(column)).astype(np.int64)
 
-    def steps(self, code: int, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) steps from one level to others; those without a rank are one step from all but themselves."""
-        differ = (codes != code).astype(np.int64)
-        if not self.ordered or code < 0:
-            return differ
-        return np.where(codes >= 0, np.abs(codes - code), differ)
+    def steps(self, code: Any, codes: Any) -> Any:
+        """Steps from levels to others; those without a rank are one step from all but themselves.
+
+        Of codes as arrays or as tensors, whose shapes are broadcast.
+        """
+        differ = codes != code
+        if not self.ordered:
+            return differ * 1
+        return abs(codes - code) * ((codes >= 0) & (code >= 0)) + differ * ((codes < 0) | (code < 0))
 
     def log_factor(self, steps: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
         """(n,) log of the kernel over its value for equal levels; −inf where that is 0."""
@@ -147,19 +143,12 @@ def numbers_of(
 
 @dataclass(frozen=True)
 class Factors:
-    """Factors by which categories multiply the weights of pairs.
+    """Factors by which categories multiply the weights of pairs."""
 
-    Attributes:
-        categories: the K kernels.
-        scales: (K,) their b.
-        query: (m, K) codes of the queries.
-        points: (n, K) codes of the points.
-    """
-
-    categories: tuple[Category, ...]
-    scales: NDArray[np.floating]
-    query: NDArray[np.int64]
-    points: NDArray[np.int64]
+    categories: tuple[Category, ...]  # the K kernels
+    scales: NDArray[np.floating]  # (K,) their b
+    query: NDArray[np.int64]  # (m, K) codes of the queries
+    points: NDArray[np.int64]  # (n, K) codes of the points
 
     def missing(self, num_numbers: int) -> list[NDArray[np.bool_]]:
         """Masks of the numbers that are missing, (m, f) of the queries and (n, f) of the points."""
@@ -177,24 +166,14 @@ def missing_numbers(
     return missing
 
 
-_MISSING = ("raise", "category")
-
-
 @dataclass(frozen=True)
 class Coding:
-    """Encoding of the columns of tables as numbers and codes.
+    """Encoding of the columns of tables as numbers and codes."""
 
-    Attributes:
-        levels: the categorical features.
-        num_features: d.
-        allows_missing: whether values may be missing.
-        kernel: of the categories, one of `CATEGORY_KERNELS`.
-    """
-
-    levels: tuple[Category, ...]
-    num_features: int
-    allows_missing: bool
-    kernel: str
+    levels: tuple[Category, ...]  # the categorical features
+    num_features: int  # d
+    allows_missing: bool  # whether values may be missing
+    kernel: str  # of the categories, one of `CATEGORY_KERNELS`
 
     @classmethod
     def of(
@@ -206,7 +185,7 @@ class Coding:
         kernel: str = "li-racine",
     ) -> "Coding | None":
         """The coding of a table (n, d); None for one of numbers without any missing."""
-        one_of("missing", missing, _MISSING)
+        one_of("missing", missing, ("raise", "category"))
         one_of("category_kernel", kernel, CATEGORY_KERNELS)
         if isinstance(categorical, str) and categorical != "from_dtype":
             raise must_be("categorical", "'from_dtype', None or a list of columns or names", categorical)

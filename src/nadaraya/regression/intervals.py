@@ -30,23 +30,16 @@ class Noise:
     """Residuals that have the variance of the noise at average weight, if the curve is right.
 
     Targets have variances in inverse proportion to their weights w, here of mean 1.
-
-    Attributes:
-        smoother: of the regression.
-        residuals: (n, p) y − f(x), standardised by what the fit leaves of unit noise.
-        left: (n,) that is (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that are not informative.
-        informative: (n,) 1 where they say something; 0 for points that determine their own fit, or have no
-            weight.
-        relative: (n,) variances of the targets over that at average weight, 1 / w; 0 where w is.
-        within: (n,) degrees of freedom within each target, if that is a mean of several; else 0.
     """
 
-    smoother: Smoother
-    residuals: Array
-    left: Array
+    smoother: Smoother  # of the regression
+    residuals: Array  # (n, p) y − f(x), standardised by what the fit leaves of unit noise
+    left: Array  # (n,) that is (1 − 2 L_ii) / w_i + Σ_j L_ij² / w_j; 1 for points that are not informative
+    # (n,) 1 where they say something; 0 for points that determine their own fit, or have no weight
     informative: NDArray[np.float64]
+    # (n,) variances of the targets over that at average weight, 1 / w; 0 where w is
     relative: NDArray[np.float64]
-    within: Array
+    within: Array  # (n,) degrees of freedom within each target, if that is a mean of several; else 0
 
     @classmethod
     def of(
@@ -91,7 +84,10 @@ class Noise:
             return np.full(len(X), np.nan)
         smoother = self._of_squares
         weights = smoother.fit(X, np.zeros((0, len(self.left))))
-        of_one = smoother.combined_variance(weights, X, 1.0 / self._freedom_of_squares())
+        # Degrees of freedom of each squared residual; inf where it says nothing.
+        own = self.within + self.left / np.where(self.relative > 0, self.relative, 1.0)
+        own = np.where(self.informative > 0, own, np.inf)
+        of_one = smoother.combined_variance(weights, X, 1.0 / own)
         return 1.0 / np.where(weights.no_support, 1.0, np.clip(of_one, 1e-300, 1.0))
 
     def draws(
@@ -126,11 +122,6 @@ class Noise:
         expected = self.left + self.within * self.relative
         return (left_over**2 + within * self.relative[:, None]) * (self.informative / expected)[:, None]
 
-    def _freedom_of_squares(self) -> Array:
-        """(n,) degrees of freedom of each squared residual; inf where it says nothing."""
-        own = self.left / np.where(self.relative > 0, self.relative, 1.0)
-        return np.where(self.informative > 0, self.within + own, np.inf)
-
     def _smoothed(self, X: Array | None, squares: Array) -> Array:
         if not self.informative.any():
             return np.full((len(self.left) if X is None else len(X), len(squares)), np.nan)
@@ -156,18 +147,11 @@ def _ratio(above: Array, below: Array) -> Array:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Estimates at queries X (m, d), linear in targets with this noise.
+    """Estimates at queries X (m, d), linear in targets with this noise."""
 
-    Attributes:
-        combined: (m, p) of columns (p, n) in the place of the targets.
-        combined_variance: (m,) variances from those of the targets, (n,).
-        noise: of the targets.
-        X: the queries.
-    """
-
-    combined: Callable[[Array], Array]
-    combined_variance: Callable[[Array], Array]
-    noise: Noise
+    combined: Callable[[Array], Array]  # (m, p) of columns (p, n) in the place of the targets
+    combined_variance: Callable[[Array], Array]  # (m,) variances from those of the targets, (n,)
+    noise: Noise  # of the targets
     X: Array
 
     @cached_property

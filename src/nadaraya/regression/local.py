@@ -6,13 +6,15 @@ row of the inverse of the moment matrix Σ_j s_j κ z zᵀ, z = (1, x_j − x), 
 
 Where the points near a query hardly determine a line (in the gap beside an outlier one point outweighs all
 others, and the line through it and the next would be drawn over many times their distance), the inverse of
-the covariance matrix of the x_j is damped: see `DampedInverse`.
+the covariance matrix of the x_j is damped: see `damped_inverse`.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nadaraya.errors import InputError
 from nadaraya.regression.requests import Array, Moments, Sums
@@ -30,21 +32,13 @@ TINY = 1e-200
 
 @dataclass(frozen=True)
 class LocalFit:
-    """Fits at m queries.
+    """Fits at m queries."""
 
-    Attributes:
-        mean: (m, p) predictions; the mean of the nearest points where every weight is zero.
-        slope: (m, d, p) slopes of the lines; None for degree 0.
-        row: (m, 1) or (m, 1 + d): a_0 and a.
-        mass: (m,) Z, relative to exp of the sums' log_scale.
-        log_mass: (m,) log Z; −inf where every weight is exactly zero.
-    """
-
-    mean: Array
-    slope: Array | None
-    row: Array
-    mass: Array
-    log_mass: Array
+    mean: Array  # (m, p) predictions; the mean of the nearest points where every weight is zero
+    slope: Array | None  # (m, d, p) slopes of the lines; None for degree 0
+    row: Array  # (m, 1) or (m, 1 + d): a_0 and a
+    mass: Array  # (m,) Z, relative to exp of the sums' log_scale
+    log_mass: Array  # (m,) log Z; −inf where every weight is exactly zero
 
     @property
     def no_support(self) -> NDArray[np.bool_]:
@@ -80,15 +74,10 @@ def local_fit(sums: Sums) -> LocalFit:
         log_mass = sums.log_scale + np.log(mass)
     if not isinstance(sums, Moments):
         return LocalFit(constant, None, np.ones((len(mass), 1)), mass, log_mass)
-    centre, with_targets, squares, per_unit = _about_query(sums)
-    inverse = DampedInverse.of(squares - centre[:, :, None] * centre[:, None]).inverse
-    inverse[sums.no_support] = 0.0
-    slope = inverse @ (with_targets - centre[:, :, None] * constant[:, None])
-    tilt = np.einsum("mde,me->md", inverse, centre)
-    row = np.concatenate([1.0 + np.einsum("md,md->m", tilt, centre)[:, None], -tilt * per_unit], axis=1)
-    mean = constant - np.einsum("md,mdp->mp", centre, slope)
-    mean = np.where(sums.no_support[:, None], constant, mean)
-    return LocalFit(mean, slope * per_unit[:, :, None], row, mass, log_mass)
+    mean, slope, row = (part.numpy() for part in _line(*_moments(sums)))
+    slope[sums.no_support] = 0.0
+    row[sums.no_support] = np.eye(1, row.shape[1])
+    return LocalFit(np.where(sums.no_support[:, None], constant, mean), slope, row, mass, log_mass)
 
 
 def filled(mean: Array, no_support: NDArray[np.bool_], empty: str, of_all: Array) -> Array:
@@ -108,107 +97,83 @@ def filled(mean: Array, no_support: NDArray[np.bool_], empty: str, of_all: Array
 
 def is_damped(sums: Moments) -> NDArray[np.bool_]:
     """(m,) where the damping of the inverse counts, so that the line is not that of least squares."""
-    centre, _, squares, _ = _about_query(sums)
-    least = np.linalg.eigvalsh(squares - centre[:, :, None] * centre[:, None])[:, 0]
+    least = torch.linalg.eigvalsh(_about_query(*_moments(sums))[2])[:, 0].numpy()
     return (least < 6.0 * LEVEL) & ~sums.no_support
 
 
-def damped_gradients(sums: Moments, of_targets: Array, of_weights: Array) -> Array:
+def damped_gradients(sums: Moments, of_moments: Array, of_squares: Array) -> Array:
     """Result of `Smoother.fit_with_gradients`, (m, e, 1 + p), times the mass; exact where damped, too.
 
-    From derivatives of Σ_j κ s y z, (m, e, 1 + d, p), and of Σ_j κ s z zᵀ, (m, e, 1 + d, 1 + d).
+    From derivatives of Σ_j κ C z, (m, e, 1 + d, 1 + p), and of Σ_j κ s Δ Δᵀ, (m, e, d, d).
     """
-    mass = sums.values[:, :1]
-    constant = sums.values[:, 1:] / mass
-    centre, with_targets, squares, per_unit = _about_query(sums)
-    covariance = squares - centre[:, :, None] * centre[:, None]
-    with_targets_about = with_targets - centre[:, :, None] * constant[:, None]
-    damped = DampedInverse.of(covariance)
-    # Derivatives have an axis for the bandwidths before those of what they are of.
-    of_targets, of_weights = of_targets / mass[:, :, None, None], of_weights / mass[:, :, None, None]
-    d_log_mass = of_weights[:, :, 0, 0, None]
-    d_constant = of_targets[:, :, 0] - constant[:, None] * d_log_mass
-    d_squares = of_weights[:, :, 1:, 1:] * per_unit[:, None, :, None] * per_unit[:, None, None]
-    d_squares -= squares[:, None] * d_log_mass[..., None]
-    d_log_unit = -0.5 * np.einsum("medd->med", d_squares)
-    d_squares += squares[:, None] * (d_log_unit[..., None] + d_log_unit[:, :, None])
-    growth = d_log_unit - d_log_mass
-    d_centre = of_weights[:, :, 0, 1:] * per_unit[:, None] + centre[:, None] * growth
-    d_with = of_targets[:, :, 1:] * per_unit[:, None, :, None] + with_targets[:, None] * growth[..., None]
-    d_with -= d_centre[..., None] * constant[:, None, None]
-    d_with -= centre[:, None, :, None] * d_constant[:, :, None]
-    outer = d_centre[..., None] * centre[:, None, None]
-    d_inverse = damped.derivative(d_squares - outer - outer.swapaxes(-1, -2))
-    slope, tilt = damped.inverse @ with_targets_about, np.einsum("mde,me->md", damped.inverse, centre)
-    d_tilt = np.einsum("mefg,mg->mef", d_inverse, centre)
-    d_mean = d_constant - np.einsum("med,mdp->mep", d_centre, slope)
-    d_mean -= np.einsum("med,mdp->mep", d_tilt, with_targets_about) + np.einsum("md,medp->mep", tilt, d_with)
-    row = 1.0 + np.einsum("md,md->m", tilt, centre)[:, None]
-    d_row = 2.0 * np.einsum("med,md->me", d_centre, tilt) + np.einsum("med,md->me", d_tilt, centre)
-    of_leverage = row * d_log_mass[..., 0] - d_row
-    return np.concatenate([of_leverage[..., None], d_mean], axis=2) * mass[..., None]
+    mass = sums.values[:, :1, None]
+    changes = [torch.from_numpy(array / mass[..., None]) for array in (of_moments, of_squares)]
+    moments = [part.requires_grad_() for part in _moments(sums)]
+    mean, _, row = _line(*moments)
+    leverage = row[:, :1].detach() * (moments[0][:, 0, :1] / row[:, :1]).log()
+    gradients = []
+    for output in torch.cat([leverage, mean], dim=1).T:
+        slopes = torch.autograd.grad(output.sum(), moments, retain_graph=True)
+        parts = [torch.einsum("mab,meab->me", *each) for each in zip(slopes, changes, strict=True)]
+        gradients.append(parts[0] + parts[1])
+    return torch.stack(gradients, dim=2).numpy() * mass
 
 
-def _about_query(sums: Moments) -> tuple[Array, Array, Array, Array]:
-    """Means of offsets (m, d), of their products with the targets (m, d, p) and each other, and 1 / units."""
-    mass = np.where(sums.values[:, 0] > 0, sums.values[:, 0], 1.0)  # whose reciprocal may overflow
-    size = np.einsum("mdd->md", sums.second) / mass[:, None]
-    per_unit = 1.0 / np.sqrt(np.where(size > TINY, size, 1.0))
-    offsets = -sums.first / mass[:, None, None] * per_unit[:, :, None]
-    squares = sums.second / mass[:, None, None] * per_unit[:, :, None] * per_unit[:, None]
-    return offsets[:, :, 0], offsets[:, :, 1:], squares, per_unit
+def _moments(sums: Moments) -> tuple[Tensor, Tensor]:
+    """Σ_j κ C z, (m, 1 + d, 1 + p), and Σ_j κ s Δ Δᵀ, (m, d, d), over the mass."""
+    mass = np.where(sums.values[:, 0] > 0, sums.values[:, 0], 1.0)[:, None, None]  # its inverse may overflow
+    moments = np.concatenate([sums.values[:, None], -sums.first], axis=1) / mass
+    moments[:, 0, 0] = 1.0
+    return torch.from_numpy(moments), torch.from_numpy(sums.second / mass)
 
 
-@dataclass(frozen=True)
-class DampedInverse:
-    r"""Inverses of covariance matrices, damped along directions of next to no variance.
+def _about_query(moments: Tensor, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Means of offsets (m, d, 1) and of their products with targets (m, d, p), covariances, and 1 / units."""
+    mass = moments[:, :1, :1]
+    size = squares.diagonal(dim1=1, dim2=2)[..., None] / mass
+    per_unit = torch.where(size > TINY, size, 1.0).rsqrt()  # (m, d, 1)
+    offsets = moments[:, 1:] / mass * per_unit
+    centre = offsets[..., :1]
+    return centre, offsets[..., 1:], squares / mass * per_unit * per_unit.mT - centre * centre.mT, per_unit
 
-    With eigenvalues λ in place of 1 / λ it has
 
-        g(λ) = (1 − exp(−(λ / ε)²)) / λ,  ε = 10⁻⁴ for lines,
+def _line(moments: Tensor, squares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean, the slope and the row of `LocalFit`."""
+    centre, with_targets, covariance, per_unit = _about_query(moments, squares)
+    constant = moments[:, :1, 1:] / moments[:, :1, :1]
+    inverse = damped_inverse(covariance)
+    slope, tilt = inverse @ (with_targets - centre * constant), inverse @ centre
+    row = torch.cat([1.0 + centre.mT @ tilt, -tilt * per_unit], dim=1)
+    return (constant - centre.mT @ slope)[:, 0], slope * per_unit, row[..., 0]
+
+
+def damped_inverse(covariance: Tensor, level: float = LEVEL) -> Tensor:
+    r"""Inverses of covariance matrices (m, d, d), damped along directions of next to no variance.
+
+    With eigenvalues λ in place of 1 / λ they have
+
+        g(λ) = (1 − exp(−(λ / ε)²)) / λ,  ε = level,
 
     a filter of the exponential kind (Engl, Hanke and Neubauer 1996, section 4.1): continuous, zero at λ = 0,
     and within 10⁻¹⁰ of 1 / λ from λ = 4.8 ε on. Matrices are in units in which the mean square of every
     feature about the query is 1.
-
-    Attributes:
-        inverse: (m, d, d).
-        variances: (m, d) λ, ascending.
-        directions: (m, d, d) eigenvectors, in columns.
-        level: ε.
     """
-
-    inverse: Array
-    variances: Array
-    directions: Array
-    level: float
-
-    @classmethod
-    def of(cls, covariance: Array, level: float = LEVEL) -> "DampedInverse":
-        """From matrices (m, d, d)."""
-        variances, directions = np.linalg.eigh(covariance)
-        variances = np.maximum(variances, 0.0)
-        inverse = (directions * _damped(variances, level)[:, None, :]) @ directions.transpose(0, 2, 1)
-        return cls(inverse, variances, directions, level)
-
-    def derivative(self, change: Array) -> Array:
-        """Derivatives (m, e, d, d) of the inverses, from those of the matrices (Daleckii and Krein 1965)."""
-        into, back = self.directions[:, None], self.directions.transpose(0, 2, 1)[:, None]
-        return into @ (self.slopes()[:, None] * (back @ change @ into)) @ back
-
-    def slopes(self) -> Array:
-        """(m, d, d) divided differences (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal."""
-        a, b = self.variances[:, :, None], self.variances[:, None, :]
-        near = np.abs(a - b) <= 1e-6 * np.maximum(np.maximum(a, b), self.level)
-        middle = (a + b) / (2.0 * self.level)
-        inner = np.maximum(middle, 1e-3)
-        # Below 1e-3 the difference of the two terms would cancel.
-        derivative = 2.0 * np.exp(-(inner**2)) + np.expm1(-(inner**2)) / inner**2
-        derivative = np.where(middle < 1e-3, 1.0 - 1.5 * middle**2, derivative) / self.level**2
-        difference = np.where(near, 1.0, a - b)
-        return np.where(near, derivative, (_damped(a, self.level) - _damped(b, self.level)) / difference)
-
-
-def _damped(variances: Array, level: float) -> Array:
-    ratio = np.minimum(variances / level, 1e3)  # beyond it exp(−ratio²) is zero
-    return np.divide(-np.expm1(-(ratio**2)), variances, out=np.zeros_like(variances), where=variances > 0)
+    found = torch.linalg.eigh(covariance.detach().cpu())
+    variances, directions = found[0].to(covariance).clamp_min(0.0), found[1].to(covariance)
+    ratio = (variances / level).clamp_max(1e3)  # beyond it exp(−ratio²) is zero
+    damped = torch.where(variances > 0, -torch.expm1(-(ratio**2)) / variances, 0.0)
+    inverse = (directions * damped[:, None]) @ directions.mT
+    if not covariance.requires_grad:
+        return inverse
+    # (g(λ_a) − g(λ_b)) / (λ_a − λ_b), g'(λ) on the diagonal (Daleckii and Krein 1965).
+    a, b = variances[:, :, None], variances[:, None]
+    middle = (a + b) / (2.0 * level)
+    square = middle.clamp_min(1e-3) ** 2
+    # Below 1e-3 the difference of the two terms would cancel.
+    slopes = 2.0 * torch.exp(-square) + torch.expm1(-square) / square
+    slopes = torch.where(middle < 1e-3, 1.0 - 1.5 * middle**2, slopes) / level**2
+    near = (a - b).abs() <= 1e-6 * torch.maximum(a, b).clamp_min(level)
+    slopes = torch.where(near, slopes, (damped[:, :, None] - damped[:, None]) / (a - b))
+    # Adds zero, with the derivative of the inverse.
+    change = directions.mT @ (covariance - covariance.detach()) @ directions
+    return inverse + directions @ (slopes * change) @ directions.mT

@@ -27,7 +27,7 @@ from nadaraya.regression.requests import (
     Sums,
     joined,
 )
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values
 
 # With fewer pairs per group, PyTorch is faster, which takes all groups at once.
 _PAIRS_PER_GROUP = 2**14
@@ -64,21 +64,13 @@ def _suits_pytorch(request: Request[Any], num_groups: int) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """The points that count for a group of queries, at positions `chosen`, and what they count.
+    """The points that count for a group of queries, at positions `chosen`, and what they count."""
 
-    Attributes:
-        chosen: (n',) positions of points.
-        log_factor: (n',) of the categories, finite.
-        steps: (K, n') from the levels of the queries.
-        left_out: (f,) numbers that do not count, as one of the two lacks them.
-        exclude_self: the points are the queries themselves, each of which does not see itself.
-    """
-
-    chosen: NDArray[np.intp]
-    log_factor: Array
-    steps: NDArray[np.int64]
-    left_out: NDArray[np.bool_]
-    exclude_self: bool = False
+    chosen: NDArray[np.intp]  # (n',) positions of points
+    log_factor: Array  # (n',) of the categories, finite
+    steps: NDArray[np.int64]  # (K, n') from the levels of the queries
+    left_out: NDArray[np.bool_]  # (f,) numbers that do not count, as one of the two lacks them
+    exclude_self: bool = False  # the points are the queries themselves, each of which does not see itself
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ class _Mixture:
         moves, log_factor = [], np.zeros(len(request.points))
         of_each = zip(factors.categories, factors.scales, factors.query[first], factors.points.T, strict=True)
         for category, scale, code, codes in of_each:
-            moves.append(category.steps(int(code), codes))
+            moves.append(category.steps(code, codes))
             log_factor += request.power * category.log_factor(moves[-1], float(scale))
         steps = np.stack(moves)
         weighted = request.columns[0] > 0
@@ -271,8 +263,8 @@ def table(request: Request[Any]) -> Any:
         sums -= request.columns.T
         if weighted.sum() == 1:
             sums[weighted] = 0.0
-    height = float(values(request.kernel, np.zeros(())))
-    log_scale = np.where(sums[:, 0] > 0, request.power * np.log(height), -np.inf)
+    log_height = log_values(request.kernel, np.zeros(()))
+    log_scale = np.where(sums[:, 0] > 0, request.power * log_height, -np.inf)
     if request.quantity is Sums:
         return Sums(sums, log_scale)
     if request.quantity is Moments:

@@ -18,6 +18,12 @@ from nadaraya.regression.sample import Sample, power_of_two
 from nadaraya.regression.smoother import Smoother
 from nadaraya.regression.state import PlainState
 
+# Parameters that are those of `masked_training`.
+_TRAINING = (
+    *("kernel", "hold_out", "n_steps", "learning_rate", "n_splits", "average"),
+    *("random_state", "device", "verbose"),
+)
+
 
 @dataclass(eq=False, repr=False)
 class MultiHeadKernelRegression(MultiOutputMixin, RegressorMixin, PlainState):
@@ -120,21 +126,9 @@ class MultiHeadKernelRegression(MultiOutputMixin, RegressorMixin, PlainState):
         truth_value("per_feature", self.per_feature)
         points, targets = checked(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         whole_number("n_heads", self.n_heads)
-        found = masked_training(
-            self._start(points),
-            points,
-            targets,
-            kernel=self.kernel,
-            hold_out=self.hold_out,
-            n_steps=self.n_steps,
-            learning_rate=self.learning_rate,
-            n_splits=self.n_splits,
-            average=self.average,
-            combination=np.full(self.n_heads, 1 / self.n_heads),
-            random_state=self.random_state,
-            device=self.device,
-            verbose=self.verbose,
-        )
+        options = {name: getattr(self, name) for name in _TRAINING}
+        combination = np.full(self.n_heads, 1 / self.n_heads)
+        found = masked_training(self._start(points), points, targets, combination=combination, **options)
         self.X_, self.y_ = points.copy(), targets.astype(np.float64)
         self.bandwidths_, self.combination_, self.loss_curve_ = found
         self.kernel_ = kernel_or_default(self.kernel)

@@ -206,7 +206,6 @@ def _line_value(weights: Tensor, offsets: Tensor, y: Tensor, tau: Tensor, start:
     weights = torch.cat([torch.full_like(held, _HELD), weights], dim=1)
     basis = torch.arange(size, device=y.device).repeat(b, 1)
     everyone = torch.arange(b, device=y.device)
-    line = held
     for _ in range(_MOST_TURNS * size):
         turns = torch.linalg.inv(design.gather(1, basis[..., None].expand(-1, -1, size)))
         line = (turns @ apart.gather(1, basis)[..., None])[..., 0]
@@ -234,5 +233,4 @@ def _line_value(weights: Tensor, offsets: Tensor, y: Tensor, tau: Tensor, start:
         place = (slopes < 0).sum(dim=1).minimum(ascending.isfinite().sum(dim=1) - 1).clamp_min(0)
         entering = order[everyone, place]
         basis[everyone[turning], leaving[turning]] = entering[turning]
-    turns = torch.linalg.inv(design.gather(1, basis[..., None].expand(-1, -1, size)))
     return (turns @ target.gather(1, basis)[..., None])[:, 0, 0]

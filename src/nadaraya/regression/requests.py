@@ -27,36 +27,23 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class Request(Generic[R]):
-    """Sums over all points for every query.
+    """Sums over all points for every query."""
 
-    Attributes:
-        quantity: what is summed, the type of the answer.
-        query: (m, d), float32 or float64; with exclude_self the array `points` itself.
-        points: (n, d), of the same type, their coordinates small in size against their differences (centred).
-        columns: (c, n); columns[0] are the weights of the points, in [0, 1], and where they are zero so are
-            the others.
-        kernel: κ(r).
-        bandwidth: (d,) h, in units of the features; inf for a feature that plays no part.
-        power: 2 for κ² in the place of κ, in Sums and Moments.
-        query_scale: (m,) the bandwidth of each query relative to h; None for 1.
-        exclude_self: leave-one-out: query i does not see point i.
-        lines: of LineGradients.
-        device: where PyTorch computes; None for the fastest way on the CPU.
-        factors: of the categories beside these features, which then are numbers alone; None for none.
-            Derivatives by bandwidth have (m, d + K, c), those by the categories' scales at the end.
-    """
-
-    quantity: type[R]
-    query: Array
+    quantity: type[R]  # what is summed, the type of the answer
+    query: Array  # (m, d), float32 or float64; with exclude_self the array `points` itself
+    # (n, d), of the same type, their coordinates small in size against their differences (centred)
     points: Array
+    # (c, n); columns[0] are the weights of the points, in [0, 1], and where they are zero so are the others
     columns: Array
-    kernel: Kernel
-    bandwidth: Array
-    power: int = 1
-    query_scale: Array | None = None
-    exclude_self: bool = False
-    lines: Lines | None = None
-    device: torch.device | None = None
+    kernel: Kernel  # κ(r)
+    bandwidth: Array  # (d,) h, in units of the features; inf for a feature that plays no part
+    power: int = 1  # 2 for κ² in the place of κ, in Sums and Moments
+    query_scale: Array | None = None  # (m,) the bandwidth of each query relative to h; None for 1
+    exclude_self: bool = False  # leave-one-out: query i does not see point i
+    lines: Lines | None = None  # of LineGradients
+    device: torch.device | None = None  # where PyTorch computes; None for the fastest way on the CPU
+    # of the categories beside these features, which then are numbers alone; None for none. Derivatives by
+    # bandwidth have (m, d + K, c), those by the categories' scales at the end.
     factors: Factors | None = None
 
     def part(self, rows: slice) -> Self:
@@ -75,15 +62,11 @@ class Request(Generic[R]):
 
 @dataclass(frozen=True)
 class Sums:
-    """Σ_j κ C_cj, float64; like all sums here to be multiplied by exp(log_scale).
+    """Σ_j κ C_cj, float64; like all sums here to be multiplied by exp(log_scale)."""
 
-    Attributes:
-        values: (m, c).
-        log_scale: (m,) finite where a point has weight; −inf where every weight is exactly zero, and the sums
-            are then those of the nearest points alone, each with weight 1.
-    """
-
-    values: Array
+    values: Array  # (m, c)
+    # (m,) finite where a point has weight; −inf where every weight is exactly zero, and the sums are then
+    # those of the nearest points alone, each with weight 1
     log_scale: Array
 
     @property

@@ -78,12 +78,6 @@ def log_radial_moment(kernel: Kernel, order: int) -> float:
     return math.inf if endless and not logs[: int(1 / step)].max() <= math.log(1e-12) + total else total
 
 
-def values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
-    """κ(r) in float64, without gradients."""
-    with torch.no_grad():
-        return kernel(torch.tensor(r, dtype=torch.float64)).numpy()
-
-
 def log_values(kernel: Kernel, r: Array) -> NDArray[np.float64]:
     """log κ(r) in float64, without gradients."""
     with torch.no_grad():

@@ -37,30 +37,20 @@ def distinct_observations(X: Array, y: Array, weight: Array) -> Observations:
 
 @dataclass(frozen=True)
 class Sample:
-    """Points and weights, centred so that coordinates are no larger than they need be.
+    """Points and weights, centred so that coordinates are no larger than they need be."""
 
-    Attributes:
-        x: (n, d) points less their mean, divided by their unit, float32 or float64.
-        centre: (d,) that mean, divided by the unit, float64.
-        unit: (d,) powers of two by feature, so that no square over- or underflows and a change of unit by
-            such a power changes no digit; the spread and all bandwidths of a smoother are in these units.
-        counts: (n,) sample weights, in number of observations, float64.
-        spread: (d,) weighted standard deviations of the features, 1 for those that do not vary.
-        device: where PyTorch computes; None for the fastest way on the CPU.
-        report: takes lines of progress; None if nobody listens.
-        categories: the K features beside these d, which are then numbers alone.
-        codes: (n, K) their levels.
-    """
-
-    x: Array
-    centre: NDArray[np.float64]
+    x: Array  # (n, d) points less their mean, divided by their unit, float32 or float64
+    centre: NDArray[np.float64]  # (d,) that mean, divided by the unit, float64
+    # (d,) powers of two by feature, so that no square over- or underflows and a change of unit by such a
+    # power changes no digit; the spread and all bandwidths of a smoother are in these units
     unit: NDArray[np.float64]
-    counts: Array
+    counts: Array  # (n,) sample weights, in number of observations, float64
+    # (d,) weighted standard deviations of the features, 1 for those that do not vary
     spread: NDArray[np.float64]
-    device: torch.device | None
-    report: Callable[[str], None] | None
-    categories: tuple[Category, ...]
-    codes: NDArray[np.int64]
+    device: torch.device | None  # where PyTorch computes; None for the fastest way on the CPU
+    report: Callable[[str], None] | None  # takes lines of progress; None if nobody listens
+    categories: tuple[Category, ...]  # the K features beside these d, which are then numbers alone
+    codes: NDArray[np.int64]  # (n, K) their levels
 
     @classmethod
     def of(

@@ -93,37 +93,24 @@ class Selection:
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of the optimiser.
+    """Settings of the optimiser."""
 
-    Attributes:
-        n_starts: the greatest number of runs.
-        generator: of random starts, and of the points of smaller stages.
-        report: called with a line now and then, and after each stage.
-        keep_first: the first value is the user's own and is the first start; the numbers are no bandwidths of
-            features alone, so that none is moved by itself.
-        size: the most points on which a criterion is minimised; None for all.
-    """
-
-    n_starts: int
-    generator: np.random.RandomState
-    report: Callable[[str], None] | None = None
+    n_starts: int  # the greatest number of runs
+    generator: np.random.RandomState  # of random starts, and of the points of smaller stages
+    report: Callable[[str], None] | None = None  # called with a line now and then, and after each stage
+    # the first value is the user's own and is the first start; the numbers are no bandwidths of features
+    # alone, so that none is moved by itself
     keep_first: bool = False
-    size: int | None = None
+    size: int | None = None  # the most points on which a criterion is minimised; None for all
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A criterion over some of the points.
+    """A criterion over some of the points."""
 
-    Attributes:
-        criterion: (k,) logarithms to (value, gradient).
-        size: how many points.
-        widening: best bandwidths at this stage over those for all points, by their known rate.
-    """
-
-    criterion: Criterion
-    size: int
-    widening: float = 1.0
+    criterion: Criterion  # (k,) logarithms to (value, gradient)
+    size: int  # how many points
+    widening: float = 1.0  # best bandwidths at this stage over those for all points, by their known rate
 
 
 def select(name: str, stages: Sequence[Stage], first: Array, search: Search) -> Selection:

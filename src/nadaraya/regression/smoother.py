@@ -6,7 +6,7 @@ queries, O(n + m) in memory.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -21,9 +21,9 @@ from nadaraya.regression.local import (
     LEVEL,
     LEVEL_OF_POLYNOMIALS,
     TINY,
-    DampedInverse,
     LocalFit,
     damped_gradients,
+    damped_inverse,
     is_damped,
     local_fit,
 )
@@ -39,7 +39,7 @@ from nadaraya.regression.requests import (
     Request,
     Sums,
 )
-from nadaraya.regression.rules import values
+from nadaraya.regression.rules import log_values
 from nadaraya.regression.sample import NeighbourScale, Sample
 from nadaraya.regression.sums import compute
 from nadaraya.regression.torch_sums import Job
@@ -50,20 +50,13 @@ class Smoother:
     """A smoother that fits a constant or a line at every query.
 
     Queries X are (m, d) as the user gave them, or None for the points themselves; columns are (p, n).
-
-    Attributes:
-        sample: the points.
-        kernel: κ, float64.
-        bandwidth: (d,) h, and (K,) scales of the categories.
-        degree: 0 for local constant, 1 for local linear fits.
-        neighbours: the local scale of the bandwidth; None for 1.
     """
 
     sample: Sample
-    kernel: Kernel
-    bandwidth: NDArray[np.float64]
-    degree: int = 0
-    neighbours: NeighbourScale | None = None
+    kernel: Kernel  # κ, float64
+    bandwidth: NDArray[np.float64]  # (d,) h, and (K,) scales of the categories
+    degree: int = 0  # 1 for local linear fits
+    neighbours: NeighbourScale | None = None  # the local scale of the bandwidth; None for 1
 
     def request(
         self,
@@ -134,19 +127,18 @@ class Smoother:
         zeros.
         """
         (p, n), d = columns.shape, self.sample.x.shape[1]
-        with_zeros = np.concatenate([columns, np.zeros((1 + d, n))])
-        coefficients = np.zeros((n, 1 + d, p + 1 + d))
-        coefficients[:, :, p:] = -np.eye(1 + d)
+        with_zeros = np.concatenate([np.zeros((1, n)), columns, np.zeros((d, n))])
+        coefficients = np.zeros((n, 1 + d, 1 + p + d))
+        coefficients[:, 0, 0] = -1.0
+        coefficients[:, 1:, 1 + p :] = -np.eye(d)
         rows = np.tile(np.eye(1 + d)[:, None], (1, n, 1))
         parts = [
             self._line_gradients(with_zeros, Lines(row, coefficients), exclude_self)[damped, :, 1:]
             for row in rows
         ]
-        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, p + 1 + d)
-        chosen = Moments(
-            *(getattr(moments, name)[damped] for name in ("values", "log_scale", "first", "second"))
-        )
-        return damped_gradients(chosen, by_bandwidth[..., :p], by_bandwidth[..., p:])
+        by_bandwidth = np.stack(parts, axis=2)  # (m, d, 1 + d, 1 + p + d)
+        chosen = Moments(*(getattr(moments, field.name)[damped] for field in fields(moments)))
+        return damped_gradients(chosen, by_bandwidth[..., : 1 + p], by_bandwidth[:, :, 1:, 1 + p :])
 
     def slopes(self, X: Array, columns: Array) -> Array:
         """(m, d, p) slopes of the fit at X, of a local constant its derivatives; 0 where every weight is."""
@@ -174,7 +166,7 @@ class Smoother:
 
     def peak(self) -> float:
         """κ(0)."""
-        return float(values(self.kernel, np.zeros(())))
+        return float(np.exp(log_values(self.kernel, np.zeros(()))))
 
     def leverage(self, fit: LocalFit, peak: float | None = None) -> Array:
         """L_ii = s_i κ(0) a_0 / Z_i of fits at the points themselves, (n,); 0 for points without weight."""
@@ -198,22 +190,15 @@ class Smoother:
 
 @dataclass(frozen=True)
 class EquivalentKernels:
-    """The weights of the targets in an estimate at each of m queries, for a smoother's kernel and bandwidths.
-
-    Attributes:
-        smoother: the smoother.
-        X: (m, d) queries as the user gave them; None for the points themselves.
-        degree: of the polynomial, whatever the smoother's.
-        feature: the estimate is the polynomial's slope at the query along this feature, for degree 0 the
-            derivative of the mean; None for its value.
-        exclude_self: whether the estimates at the points are each without the point itself.
-    """
+    """The weights of the targets in an estimate at each of m queries, with the kernel of a smoother."""
 
     smoother: Smoother
-    X: Array | None
-    degree: int
+    X: Array | None  # (m, d) queries as the user gave them; None for the points themselves
+    degree: int  # of the polynomial, whatever the smoother's
+    # the estimate is the polynomial's slope at the query along this feature, for degree 0 the derivative of
+    # the mean; None for its value
     feature: int | None = None
-    exclude_self: bool = False
+    exclude_self: bool = False  # whether the estimates at the points are each without the point itself
 
     def combined(self, columns: Array) -> Array:
         """Σ_j L_j C_j, (m, p), of columns (p, n)."""
@@ -262,7 +247,9 @@ class EquivalentKernels:
         powers = monomials(offsets.movedim(0, -1), self.degree)
         if self.feature is None:
             return value_weights(weights, powers, self.degree)
-        return slope_weights(weights, powers, self.degree, self.feature)
+        about_centre, _, inverse, per_unit = _solved(weights, powers, self.degree)
+        at = self.feature  # the features are the first terms
+        return weights * (about_centre @ inverse[..., at, None])[..., 0] * per_unit[..., at]
 
 
 @dataclass(frozen=True)
@@ -312,12 +299,6 @@ def value_weights(weights: Tensor, powers: Tensor, degree: int) -> Tensor:
     return weights * (1 - about_centre @ inverse @ centre.transpose(1, 2))[..., 0]
 
 
-def slope_weights(weights: Tensor, powers: Tensor, degree: int, term: int) -> Tensor:
-    """(b, n): those of the coefficient of one term; arguments as for `value_weights`."""
-    about_centre, _, inverse, per_unit = _solved(weights, powers, degree)
-    return weights * (about_centre @ inverse[..., term, None])[..., 0] * per_unit[..., term]
-
-
 def _solved(weights: Tensor, powers: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Terms less their mean (b, n, k), that mean (b, 1, k), their covariance's inverse, and their units."""
     squares = (weights[..., None] * powers.square()).sum(dim=1, keepdim=True)
@@ -328,17 +309,3 @@ def _solved(weights: Tensor, powers: Tensor, degree: int) -> tuple[Tensor, Tenso
     covariance = (weights[..., None] * about_centre).transpose(1, 2) @ about_centre
     inverse = damped_inverse(covariance, LEVEL if degree == 1 else LEVEL_OF_POLYNOMIALS)
     return about_centre, centre, inverse, per_unit
-
-
-def damped_inverse(covariance: Tensor, level: float) -> Tensor:
-    """`DampedInverse` of matrices (b, k, k), with its derivative."""
-    damped = DampedInverse.of(covariance.detach().cpu().numpy(), level)
-    inverse: Tensor = torch.from_numpy(damped.inverse).to(covariance)
-    if not covariance.requires_grad:
-        return inverse
-    directions, slopes = (
-        torch.from_numpy(array).to(covariance) for array in (damped.directions, damped.slopes())
-    )
-    # Adds zero, with the derivative of the inverse.
-    change = directions.transpose(1, 2) @ (covariance - covariance.detach()) @ directions
-    return inverse + directions @ (slopes * change) @ directions.transpose(1, 2)

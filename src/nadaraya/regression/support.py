@@ -14,7 +14,7 @@ from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Kernel
 from nadaraya.regression.criteria import Criterion
 from nadaraya.regression.requests import Array, BandwidthGradients, Sums
-from nadaraya.regression.rules import log_values, values
+from nadaraya.regression.rules import log_values
 from nadaraya.regression.smoother import Smoother
 
 # Against a kernel's value at 0: in densities, and in the criterion for their bandwidths.
@@ -27,15 +27,10 @@ Reflection = tuple[Array, Array]  # signs and offsets (d,): x ↦ sign · x + of
 
 @dataclass(frozen=True)
 class Support:
-    """An interval for each feature.
+    """An interval for each feature."""
 
-    Attributes:
-        low: (d,) −inf where there is no bound.
-        high: (d,) inf where there is no bound.
-    """
-
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    low: NDArray[np.float64]  # (d,) −inf where there is no bound
+    high: NDArray[np.float64]  # (d,) inf where there is no bound
 
     @classmethod
     def of(cls, support: Any, X: Array) -> "Support | None":
@@ -245,6 +240,6 @@ def _reflections(low: float, high: float, order: float) -> list[tuple[float, flo
 
 def _reach(kernel: Kernel, negligible: float) -> float:
     """A distance beyond which the kernel is negligible against its value at 0, within a factor of 1.05."""
-    value = values(kernel, _DISTANCES)
-    counts = np.flatnonzero(value > negligible * value[0])
+    logs = log_values(kernel, _DISTANCES)
+    counts = np.flatnonzero(logs > math.log(negligible) + logs[0])
     return float(_DISTANCES[min(counts[-1] + 1, len(_DISTANCES) - 1)])

@@ -218,8 +218,4 @@ class _PairFactors:
         return steps * torch.tensor(per_step[:, None, None]).to(self._like)
 
     def _steps(self, k: int, rows: slice) -> Tensor:
-        query, points = self._query[rows, k, None], self._points[:, k]
-        differ = (query != points).long()
-        if not self._factors.categories[k].ordered:
-            return differ
-        return torch.where((query >= 0) & (points >= 0), (query - points).abs(), differ)
+        return self._factors.categories[k].steps(self._query[rows, k, None], self._points[:, k])

@@ -28,22 +28,15 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Panel:
-    """The weights of one query, to be drawn on the subject, or a matrix.
+    """The weights of one query, to be drawn on the subject, or a matrix."""
 
-    Attributes:
-        name: what is shown: a head, a query, a layer.
-        weights: (N,) of all tokens, or a matrix of some, as multiples of 1/N: 1 is the weight that all tokens
-            have alike.
-        query: position of a query that is marked, and whose own weight is not one of the map; default none.
-        aside: what else there is to say; default nothing.
-        first: position of the first token that the map shows; default 0.
-    """
-
-    name: str
+    name: str  # what is shown: a head, a query, a layer
+    # (N,) of all tokens, or a matrix of some, as multiples of 1/N: 1 is the weight that all tokens have alike
     weights: np.ndarray
+    # position of a query that is marked, and whose own weight is not one of the map; default none
     query: int | None = None
-    aside: str = ""
-    first: int = 0
+    aside: str = ""  # what else there is to say; default nothing
+    first: int = 0  # position of the first token that the map shows; default 0
 
     @property
     def seen(self) -> np.ndarray:

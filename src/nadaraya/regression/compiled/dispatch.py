@@ -23,7 +23,7 @@ from nadaraya.regression.compiled.pairs import (
     Totals,
     accumulate,
 )
-from nadaraya.regression.compiled.profiles import GAUSSIAN, TILE, Profile, profile_of
+from nadaraya.regression.compiled.profiles import EXPONENTIAL, GAUSSIAN, TILE, Profile, profile_of
 from nadaraya.regression.requests import (
     Array,
     BandwidthGradients,
@@ -94,12 +94,11 @@ def compile_all() -> None:
     for dtype in (np.float64, np.float32):
         _over_tiles(_small_request(Sums, np.zeros((1, 2), dtype), Gaussian(1.0)), Profile(GAUSSIAN, 1.0))
     points = np.array([[0.0], [1e3]])
-    for kernel in (Gaussian(1.0), ExponentialDecay(1.0)):
+    profile = Profile(GAUSSIAN, 1.0)
+    for kernel, sorting in ((Gaussian(1.0), profile), (ExponentialDecay(1.0), Profile(EXPONENTIAL, 1.0))):
         request = replace(_small_request(BandwidthGradients, points[:1], kernel), query=points)
-        profile = profile_of(kernel)
-        assert profile is not None
-        one_dimension.compute(request, profile)
-    request, profile = _small_request(Sums, np.zeros((1, 2)), Gaussian(1.0)), Profile(GAUSSIAN, 1.0)
+        one_dimension.compute(request, sorting)
+    request = _small_request(Sums, np.zeros((1, 2)), Gaussian(1.0))
     grid = fourier.Grid.of(request, profile)
     assert grid is not None
     fourier.compute(request, grid, 0.0, partial(_over_tiles, request, profile))

@@ -33,21 +33,13 @@ _SHARPNESS = 2.3  # of the bump, over its width
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid about the points of a request.
+    """A grid about the points of a request."""
 
-    Attributes:
-        features: indices of those that play a part, two or three.
-        sigma: (d,) their standard deviations of the Gaussian.
-        low: (d,) coordinates of the first cell.
-        shape: three numbers of cells, the first 1 in two dimensions.
-        width, side, reach: as in `_ACCURACY`.
-    """
-
-    features: NDArray[np.intp]
-    sigma: Array
-    low: Array
-    shape: tuple[int, ...]
-    width: int
+    features: NDArray[np.intp]  # indices of those that play a part, two or three
+    sigma: Array  # (d,) their standard deviations of the Gaussian
+    low: Array  # (d,) coordinates of the first cell
+    shape: tuple[int, ...]  # three numbers of cells, the first 1 in two dimensions
+    width: int  # this and the next two as in `_ACCURACY`
     side: float
     reach: float
 

@@ -43,19 +43,12 @@ EDGE = 8 * np.finfo(np.float64).eps  # how far beyond its bandwidth a boxcar rea
 
 
 class LineKernel(NamedTuple):
-    """κ(u) at u = |q − x| / length.
+    """κ(u) at u = |q − x| / length."""
 
-    Attributes:
-        family: one of `profiles`.
-        length: unit of distance, in units of x.
-        squared: whether κ² takes the place of κ.
-        slopes: whether ∂κ/∂log length is summed as well; not with κ².
-    """
-
-    family: int
-    length: float
-    squared: bool
-    slopes: bool
+    family: int  # one of `profiles`
+    length: float  # unit of distance, in units of x
+    squared: bool  # whether κ² takes the place of κ
+    slopes: bool  # whether ∂κ/∂log length is summed as well; not with κ²
 
 
 @compiled()

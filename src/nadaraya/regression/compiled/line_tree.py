@@ -28,25 +28,16 @@ _TRANSFORM[0] /= 2.0
 
 
 class Tree(NamedTuple):
-    """Cells in depth-first order: the cells below cell i are i + 1 … end[i] − 1.
+    """Cells in depth-first order: the cells below cell i are i + 1 … end[i] − 1."""
 
-    Attributes:
-        points: (n,) ascending.
-        start: (cells,) first point of each cell.
-        stop: (cells,) one beyond its last point.
-        right: (cells,) its right half, −1 where it is not divided; its left half is the next cell.
-        end: (cells,).
-        centre: (cells,).
-        half: (cells,) greatest distance of its points from the centre.
-    """
-
-    points: Array
-    start: NDArray[np.int64]
-    stop: NDArray[np.int64]
+    points: Array  # (n,) ascending
+    start: NDArray[np.int64]  # (cells,) first point of each cell
+    stop: NDArray[np.int64]  # (cells,) one beyond its last point
+    # (cells,) its right half, −1 where it is not divided; its left half is the next cell
     right: NDArray[np.int64]
-    end: NDArray[np.int64]
-    centre: Array
-    half: Array
+    end: NDArray[np.int64]  # (cells,)
+    centre: Array  # (cells,)
+    half: Array  # (cells,) greatest distance of its points from the centre
 
 
 @compiled(nogil=True)

@@ -34,70 +34,43 @@ BLOCK = 32  # queries that share one list of tiles
 
 
 class Law(NamedTuple):
-    """The kernel and how exactly it is summed.
+    """The kernel and how exactly it is summed."""
 
-    Attributes:
-        family: a family of `profiles`.
-        power: 1, or 2 for sums with κ² (VALUES and MOMENTS).
-        tolerance: weight that may stay unvisited, relative to the weight visited.
-        tiny: sums of weights at or below it are made again relative to the nearest point.
-    """
-
-    family: int
-    power: int
-    tolerance: float
-    tiny: float
+    family: int  # a family of `profiles`
+    power: int  # 1, or 2 for sums with κ² (VALUES and MOMENTS)
+    tolerance: float  # weight that may stay unvisited, relative to the weight visited
+    tiny: float  # sums of weights at or below it are made again relative to the nearest point
 
 
 class Queries(NamedTuple):
-    """Queries in spatial order.
+    """Queries in spatial order."""
 
-    Attributes:
-        x: (m, d), divided by the bandwidth.
-        scale: (m,) factor of squared distances, 1 unless a query has a bandwidth of its own.
-        self_at: (m,) the point that a query must not see, or NOT_A_POINT.
-        row: (m, d + 1) and coefficients: (m, d + 1, c − 1), for LINES, in scaled coordinates.
-    """
-
-    x: Any
-    scale: Any
-    self_at: Any
-    row: Any
-    coefficients: Any
+    x: Any  # (m, d), divided by the bandwidth
+    scale: Any  # (m,) factor of squared distances, 1 unless a query has a bandwidth of its own
+    self_at: Any  # (m,) the point that a query must not see, or NOT_A_POINT
+    row: Any  # (m, d + 1), for LINES, in scaled coordinates
+    coefficients: Any  # (m, d + 1, c − 1), likewise
 
 
 class Tiles(NamedTuple):
-    """Points in spatial order, in T tiles of J = TILE points.
+    """Points in spatial order, in T tiles of J = TILE points."""
 
-    Attributes:
-        x: (T, d, J), divided by the bandwidth.
-        columns: (T, c, J), of the type of x; columns[:, 0] ≥ 0 measures what matters (the sample weights),
-            and where it is 0, as where a tile is padded, so are the others.
-        low: (d, T) least coordinates of each tile; high: the greatest.
-        weight: (T,) sum of columns[:, 0] over each tile.
-    """
-
-    x: Any
+    x: Any  # (T, d, J), divided by the bandwidth
+    # (T, c, J), of the type of x; columns[:, 0] ≥ 0 measures what matters (the sample weights), and where it
+    # is 0, as where a tile is padded, so are the others
     columns: Any
-    low: Any
-    high: Any
-    weight: Any
+    low: Any  # (d, T) least coordinates of each tile
+    high: Any  # (d, T) the greatest
+    weight: Any  # (T,) sum of columns[:, 0] over each tile
 
 
 class Totals(NamedTuple):
-    """Float64 zeros, filled by `accumulate`; the sums are then to be multiplied by exp(log_scale).
+    """Float64 zeros, filled by `accumulate`; the sums are then to be multiplied by exp(log_scale)."""
 
-    Attributes:
-        values: (m, c).
-        log_scale: (m,).
-        by_feature: (m, d, c).
-        second: (m, d, d), its lower triangle.
-    """
-
-    values: Any
-    log_scale: Any
-    by_feature: Any
-    second: Any
+    values: Any  # (m, c)
+    log_scale: Any  # (m,)
+    by_feature: Any  # (m, d, c)
+    second: Any  # (m, d, d), its lower triangle
 
 
 @compiled(parallel=True)

@@ -46,7 +46,7 @@ def banks(
     from nadaraya.training import Run
 
     if not terms:
-        refuse_given("given with --terms", {"--top": top, "--windows": windows})
+        refuse_given("given with --terms", top=top, windows=windows)
     top, windows = 16 if top is None else top, 16 if windows is None else windows
     for option, value in {"--minimum": minimum, "--tolerance": tolerance, "--top": top}.items():
         if not 0 <= value <= 1e9:
@@ -73,15 +73,6 @@ def banks(
 def _shown(
     run: str, figures: dict[str, Any], with_null: bool, report: "TermReport | None", top: int
 ) -> Iterator[str | FigureTable]:
-    yield from _sentences(run, figures)
-    if figures["bumps"]:
-        yield _bumps(figures["bumps"], with_null)
-    if report is not None:
-        yield from _terms(report, top)
-
-
-def _sentences(run: str, figures: dict[str, Any]) -> Iterator[str]:
-    """Counts of bumps, trained and not, and of those that stand where lines of the corpus end."""
     yield f"{run}: bumps of at least {figures['minimum']:g} nats over {figures['num_lags']} lags"
     peaks = " and ".join(map(str, figures["peaks"]))
     for key, match in figures["matches"].items():
@@ -94,19 +85,21 @@ def _sentences(run: str, figures: dict[str, Any]) -> Iterator[str]:
         yield line
     if not peaks:
         yield "  the corpus has no peak of newline separations to compare them with"
+    if figures["bumps"]:
+        yield _bumps(figures["bumps"], with_null)
+    if report is not None:
+        yield from _terms(report, top)
 
 
 def _bumps(rows: list[dict[str, Any]], with_null: bool) -> FigureTable:
     """One row per bump, those of a layer together, the most shared and prominent first."""
-    columns = ["lag", "height", "width", "at start", "as high at start"]
-    columns += ["as high in null"] if with_null else []
-    table = FigureTable(["layer.head"], [*columns, "nearest peak", "distance"])
+    counts = ["as_high_at_start", *(["as_high_in_null"] if with_null else []), "nearest_peak", "distance"]
+    columns = ["lag", "height", "width", "at start", *(key.replace("_", " ") for key in counts)]
+    table = FigureTable(["layer.head"], columns)
     for row in rows:
-        shown = [", ".join(row["labels"]), str(row["lag"])]
-        shown += [f"{row['height']:.2f}", f"{row['width']:.1f}", "yes" if row["at_start"] else "no"]
-        shown += [str(row["as_high_at_start"])] + ([str(row["as_high_in_null"])] if with_null else [])
-        shown += [cell(row[key], "d") for key in ("nearest_peak", "distance")]
-        table.add_row(*shown)
+        shown = [str(row["lag"]), f"{row['height']:.2f}", f"{row['width']:.1f}"]
+        shown += ["yes" if row["at_start"] else "no", *(cell(row[key], "d") for key in counts)]
+        table.add_row(", ".join(row["labels"]), *shown)
     return table
 
 

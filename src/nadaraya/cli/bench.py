@@ -195,20 +195,12 @@ def _text_model(
 
 
 def _decoding(rows: "list[Decoding]") -> FigureTable:
-    table = FigureTable(
-        ["model", "cache", "keys, values"], ["tokens/s", "quartiles", "speed", "MB", "memory"]
-    )
+    figures = ["tokens/s", "quartiles", "speed", "MB", "memory"]
+    table = FigureTable(["model", "cache", "keys, values"], figures)
     for row in rows:
-        table.add_row(
-            row.model,
-            row.cache,
-            "one tensor" if row.one_tensor else "two",
-            f"{row.tokens_per_second:.1f}",
-            f"{row.low:.1f}–{row.high:.1f}",
-            _times(row.speed_ratio),
-            f"{row.cache_bytes / 1e6:.2f}",
-            _times(row.cache_ratio),
-        )
+        speed = (f"{row.tokens_per_second:.1f}", f"{row.low:.1f}–{row.high:.1f}", _times(row.speed_ratio))
+        memory = (f"{row.cache_bytes / 1e6:.2f}", _times(row.cache_ratio))
+        table.add_row(row.model, row.cache, "one tensor" if row.one_tensor else "two", *speed, *memory)
     return table
 
 

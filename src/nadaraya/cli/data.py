@@ -114,11 +114,11 @@ def tokenize(
     from nadaraya.data import TokenShards, tokenize_corpus
 
     if tokenizer is not None:
-        of_new = {"--vocabulary": vocabulary, "--sample-characters": sample_characters}
-        refuse_given("left out where --tokenizer is given", of_new)
+        of_new = {"vocabulary": vocabulary, "sample_characters": sample_characters}
+        refuse_given("left out where --tokenizer is given", **of_new)
     if validation_documents is not None:
         accepted = "left out where --validation-documents is given"
-        refuse_given(accepted, {"--validation-fraction": validation_fraction})
+        refuse_given(accepted, validation_fraction=validation_fraction)
     with_defaults: dict[str, Any] = {
         "vocabulary": vocabulary,
         "sample_characters": sample_characters,
@@ -156,7 +156,6 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder of token shards.")
     if not found:
         return Result(document, [f"{folder}: every file is intact"])
     listed = ", ".join(f"{name} ({problem})" for name, problem in found.items())
-    refusal = InputError(
-        f"{folder} is damaged: {listed}; the same `nadaraya data tokenize` command makes files anew"
-    )
+    again = "the same `nadaraya data tokenize` command makes files anew"
+    refusal = InputError(f"{folder} is damaged: {listed}; {again}")
     return Result(document, [], notes=[f"error: {refusal}"], status=2)

@@ -130,30 +130,27 @@ def evaluate(
     given = [option for option, value in sources.items() if value is not None]
     if len(given) > 1:
         raise must_be(given[1], f"left out where {given[0]} is given", sources[given[1]])
-    needed = {
-        "--tasks": (tasks, ("--core",)),
-        "--limit": (limit, ("--core", "--lm-eval")),
-        "--batch-size": (batch_size, ("--core", "--lm-eval")),
-        "--shots": (shots, ("--lm-eval",)),
-        "--task-folder": (task_folder, ("--lm-eval",)),
-        "--windows": (windows, ("--lengths",)),
-        "--sliding-window": (sliding_window, ("--lengths",)),
-        "--far-context": (far_context, ("--lengths",)),
-        "--extended": (extended, ("--lengths",)),
+    controls = {"sliding_window": sliding_window, "far_context": far_context, "extended": extended}
+    needed: dict[tuple[str, ...], dict[str, Any]] = {
+        ("--core",): {"tasks": tasks},
+        ("--core", "--lm-eval"): {"limit": limit, "batch_size": batch_size},
+        ("--lm-eval",): {"shots": shots, "task_folder": task_folder},
+        ("--lengths",): {"windows": windows, **controls},
     }
     at_lengths = [] if lengths is None else ["--lengths"]
-    for option, (value, wanted) in needed.items():
-        if not {*given, *at_lengths} & set(wanted):
-            refuse_given(f"given with {' or '.join(wanted)}", {option: value})
+    for wanted, options in needed.items():
+        if not {*given, *at_lengths} & {*wanted}:
+            refuse_given(f"given with {' or '.join(wanted)}", **options)
     others = [option for option in given if option != "--text"]
-    for option, value, excluding in (
-        ("--part", part, given),
-        ("--context", context, at_lengths + others),
-        ("--lengths", lengths, others),
-        ("--recall", recall, at_lengths + others + (["--context"] if context is not None else [])),
+    with_context = [] if context is None else ["--context"]
+    for excluding, options in (
+        (given, {"part": part}),
+        (at_lengths + others, {"context": context}),
+        (others, {"lengths": lengths}),
+        (at_lengths + others + with_context, {"recall": recall}),
     ):
         if excluding:
-            refuse_given(f"left out where {excluding[0]} is given", {option: value})
+            refuse_given(f"left out where {excluding[0]} is given", **options)
     from nadaraya.training import Run  # takes seconds, which a wrong option need not wait for
 
     own = Run(run) if is_run(run) else None
@@ -164,15 +161,13 @@ def evaluate(
         options = {"batch_size": batch_size or 16, "shots": shots, "folder": task_folder}
         found = run_lm_eval(run, chosen, names(lm_eval) or [], limit, **options)
     elif images is not None or (own and text is None and own.recipe.task == "image"):
-        of_text = {"--lengths": lengths, "--context": context, "--recall": recall, "--part": part}
-        refuse_given("given for a model of text", of_text)
+        accepted = "given for a model of text"
+        refuse_given(accepted, lengths=lengths, context=context, recall=recall, part=part)
         found = _images(run, images, chosen)
     elif lengths is not None:
         numbers = whole_numbers(lengths, "--lengths", "whole numbers of tokens, separated by commas")
         source = text_source(run, text, "--text", part)
-        places = 64 if windows is None else windows
-        controls = {"sliding_window": sliding_window, "far_context": far_context, "extended": extended}
-        found = _at_lengths(run, source, numbers, places, controls, chosen)
+        found = _at_lengths(run, source, numbers, 64 if windows is None else windows, controls, chosen)
     elif recall is not None:
         numbers = whole_numbers(recall, "--recall", "whole numbers of tokens, separated by commas")
         found = _recall(run, text_source(run, text, "--text", part), numbers, chosen)
@@ -183,12 +178,7 @@ def evaluate(
 
 
 def _at_lengths(
-    run: str,
-    source: Source,
-    lengths: list[int],
-    windows: int,
-    controls: dict[str, Any],
-    chosen: Chosen,
+    run: str, source: Source, lengths: list[int], windows: int, controls: dict[str, Any], chosen: Chosen
 ) -> Result:
     with opened(run, chosen) as causal:
         result = lengths_of(causal, source, lengths, windows)

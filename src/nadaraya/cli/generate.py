@@ -46,8 +46,8 @@ def generate(
     if greedy and beams > 1:
         raise must_be("--beams", "1 with --greedy", beams)
     if greedy or beams > 1:
-        of_samples = {"--temperature": None if temperature == 1.0 else temperature, "--top-k": top_k}
-        refuse_given(f"left out with {'--greedy' if greedy else '--beams'}", of_samples)
+        of_samples = {"temperature": None if temperature == 1.0 else temperature, "top_k": top_k}
+        refuse_given(f"left out with {'--greedy' if greedy else '--beams'}", **of_samples)
     opened = Run(run)
     model, tokenizer = opened.load_model(), opened.tokenizer()
     prompt = default_prompt(tokenizer) if prompt is None else prompt

@@ -69,13 +69,12 @@ def _kernels() -> dict[str, str]:
 
     from nadaraya import kernels
 
-    named = {
-        name: getattr(kernels, name) for name in sorted(kernels.__all__, key=str.lower) if name != "Kernel"
+    named = ((name, getattr(kernels, name)) for name in sorted(kernels.__all__, key=str.lower))
+    return {
+        name: (inspect.getdoc(each) or "").split("\n\n")[0]
+        for name, each in named
+        if name != "Kernel" and isinstance(each, type) and issubclass(each, nn.Module)
     }
-    modules = {
-        name: each for name, each in named.items() if isinstance(each, type) and issubclass(each, nn.Module)
-    }
-    return {name: (inspect.getdoc(each) or "").split("\n\n")[0] for name, each in modules.items()}
 
 
 def _run(folder: Path) -> dict[str, Any]:

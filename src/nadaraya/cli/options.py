@@ -1,7 +1,7 @@
 """Options that several verbs share."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,11 +79,7 @@ def chosen_device(given: str) -> str:
     """The device of a --device, or the usual one where it is empty; refuses one that is not there."""
     import torch
 
-    there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not given:
         return "cuda" if there["cuda"] else "cpu"
     check_name("--device", given, there)
@@ -175,11 +171,11 @@ def token_progress(tokens: int) -> Iterator[Callable[[int], None]]:
         yield lambda made: bar.update(line, completed=made)
 
 
-def refuse_given(accepted: str, options: Mapping[str, Any]) -> None:
+def refuse_given(accepted: str, **options: Any) -> None:
     """Refuse options, by their names, that are given, not None, where they would have no effect."""
-    for option, value in options.items():
+    for name, value in options.items():
         if value is not None:
-            raise must_be(option, accepted, value)
+            raise must_be(f"--{name.replace('_', '-')}", accepted, value)
 
 
 def check_positive(**given: float | None) -> None:

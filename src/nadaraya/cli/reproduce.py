@@ -83,7 +83,7 @@ def reproduce(
     if summarise:
         write_summary(plan, folder)
     else:
-        session = run_study(plan, folder, workers=workers, **queue_options(hours), **chosen)
+        session = run_study(plan, folder, **queue_options(workers, hours), **chosen)
         notes, status = end_of_session(session)
     checked = write_comparison(figure.study, plan, folder).get(figure.name, [])
     pairs = list(zip(figure.claims, checked, strict=False))

@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """The result of a verb.
+    """The result of a verb."""
 
-    Attributes:
-        document: plain data, what --json prints.
-        shown: lines and tables, what is printed without it.
-        draw: makes the figure of --plot, for verbs that have one.
-        status: the exit status once all is printed; default 0.
-        notes: lines on standard error once all is printed; default none.
-    """
-
-    document: Any
-    shown: Iterable[Any]
-    draw: "Callable[[], Figure] | None" = None
-    status: int = 0
-    notes: Iterable[str] = ()
+    document: Any  # plain data, what --json prints
+    shown: Iterable[Any]  # lines and tables, what is printed without it
+    draw: "Callable[[], Figure] | None" = None  # makes the figure of --plot
+    status: int = 0  # the exit status once all is printed
+    notes: Iterable[str] = ()  # lines on standard error once all is printed
 
 
 Verb = Callable[..., Result]
@@ -42,16 +34,9 @@ Verb = Callable[..., Result]
 def command(
     app: typer.Typer, name: str, plot: str = "", *, panel: str | None = None
 ) -> Callable[[Verb], Verb]:
-    """Register a verb with --json, and with --plot and --force where it draws.
+    """Register a verb with --json, and with --plot and --force where it draws what `plot` says.
 
-    Args:
-        app: the group of commands.
-        name: of the verb.
-        plot: what --plot draws, for its help; default the verb draws nothing.
-        panel: of `nadaraya --help` that lists it; default "Commands".
-
-    Returns:
-        A decorator that hands the verb back as it is: Python calls it for its result.
+    The decorator hands the verb back as it is: Python calls it for its result.
     """
 
     def register(verb: Verb) -> Verb:
@@ -70,7 +55,9 @@ def command(
             if plot:
                 file, force = given.pop("plot"), given.pop("force")
                 if file is not None:
-                    _check_plot(file, force)
+                    if file.suffix.lower() not in (".png", ".svg", ".pdf"):
+                        raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(file))
+                    check_new_file(file, force, "--plot")
             result = verb(**given)
             render(result, as_json, file)
             if result.status:
@@ -107,10 +94,3 @@ def render(result: Result, as_json: bool, plot: Path | None = None) -> None:
             print(f"plot: {plot}")
     for line in result.notes:
         typer.echo(line, err=True)
-
-
-def _check_plot(path: Path, force: bool) -> None:
-    """Refuse a figure file of another ending, or one that `check_new_file` refuses."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise must_be("--plot", "a file that ends in .png or .svg or .pdf", str(path))
-    check_new_file(path, force, "--plot")

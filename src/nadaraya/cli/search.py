@@ -76,7 +76,7 @@ def search(
                 "at a time, and validation"
             )
             return Result(cost, [line])
-        session = run_search(checked, plan, folder, workers=workers, **queue_options(hours))
+        session = run_search(checked, plan, folder, **queue_options(workers, hours))
         progress, (notes, status) = session.progress, end_of_queue(session.ended)
     document = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lines = [verdict(progress), f"summary: {folder / 'summary.md'}"]

@@ -66,11 +66,8 @@ def study(
     check_positive(hours=hours, speed=speed)
     checked, numbers = load_study(file), chosen_seeds(seeds)
     folder = out or Path("studies") / file.stem
-    chosen: dict[str, Any] = {
-        "changes": overrides or [],
-        "only": [name for name in only.split(",") if name],
-        "seeds": numbers,
-    }
+    variants = [name for name in only.split(",") if name]
+    chosen: dict[str, Any] = {"changes": overrides or [], "only": variants, "seeds": numbers}
     if dry_run and not summarise:
         plan = plan_study(checked, folder, timed=speed is None, **chosen)
         rows = [
@@ -86,18 +83,16 @@ def study(
     if summarise:
         summary = write_summary(checked.with_seeds(numbers), folder)
     else:
-        session = run_study(
-            checked, folder, workers=workers, train=not probe, **queue_options(hours), **chosen
-        )
+        session = run_study(checked, folder, train=not probe, **queue_options(workers, hours), **chosen)
         summary, (notes, status) = session.summary, end_of_session(session)
     lines = [*map(summary.verdict, summary.comparisons), f"summary: {folder / 'summary.md'}"]
     return Result(summary.plain(), lines, notes=notes, status=status)
 
 
-def queue_options(hours: float | None) -> dict[str, Any]:
-    """The time limit of a queue in seconds, and its lines on standard error."""
+def queue_options(workers: int, hours: float | None) -> dict[str, Any]:
+    """The runs at a time of a queue, its time limit in seconds, and its lines on standard error."""
     seconds = None if hours is None else 3600 * hours
-    return {"seconds": seconds, "say": lambda line: typer.echo(line, err=True)}
+    return {"workers": workers, "seconds": seconds, "say": lambda line: typer.echo(line, err=True)}
 
 
 def end_of_session(session: "Session") -> tuple[list[str], int]:

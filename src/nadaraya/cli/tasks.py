@@ -94,22 +94,21 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _core(evaluation: "CoreEvaluation") -> Iterator[str | FigureTable]:
-    columns = ["shots", "n", "accuracy", "DCLM", "chance", "centred", "s"]
-    table = FigureTable(["task"], columns)
+    table = FigureTable(["task"], ["shots", "n", "accuracy", "DCLM", "chance", "centred", "s"])
     for result in evaluation.results:
         shares = [f"{share:.3f}" for share in (result.baseline, result.chance, result.centred)]
         accuracy = f"{result.accuracy:.3f} ± {result.standard_error:.3f}"
         counts = (str(result.shots), f"{result.examples:,}")
         table.add_row(result.task, *counts, accuracy, *shares, f"{result.seconds:.1f}")
     yield table
-    run, missing = len(evaluation.results), evaluation.missing
-    known = 22 - len(missing)
+    missing = evaluation.missing
     yield (
-        f"CORE: {evaluation.core:.4f} ± {evaluation.standard_error:.4f}, the mean of {run} centred accuracies"
-        f"; with the chance of these files {evaluation.core_over_chance:.4f}"
+        f"CORE: {evaluation.core:.4f} ± {evaluation.standard_error:.4f}, the mean of "
+        f"{len(evaluation.results)} centred accuracies; with the chance of these files "
+        f"{evaluation.core_over_chance:.4f}"
     )
     if missing:
-        yield f"{known} of CORE's 22 tasks were run; missing: {', '.join(missing)}"
+        yield f"{22 - len(missing)} of CORE's 22 tasks were run; missing: {', '.join(missing)}"
     if evaluation.limit:
         yield f"at most {evaluation.limit:,} examples per task"
 

@@ -77,12 +77,9 @@ class Corpus:
 
 
 def embedded_corpus() -> Corpus:
-    """The language reference that every CPython carries: about 465,000 characters, lines wrapped at 70.
+    """The language reference that every CPython carries, the topics of `pydoc_data.topics` in sorted order.
 
     Its wording differs a little between Python versions; `Corpus.sha256` tells which one it is.
-
-    Returns:
-        The topics of `pydoc_data.topics` in sorted order, two blank lines between them.
     """
     from pydoc_data.topics import topics
 

@@ -32,20 +32,12 @@ _ROWS = 256  # of Parquet, decoded at a time
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a source.
-
-    Args:
-        name: of the file, the folder or the data set.
-        files: give the documents of each file from an offset on, each with its own; a data set of the hub is
-            one file.
-        describe: gives plain values that are the same exactly where the documents are.
-        part_read: gives the fraction of the source before a place, None where nobody knows.
-    """
+    """The documents of a source; a data set of the hub is one file."""
 
     name: str
-    files: Sequence[Callable[[int], Iterator[tuple[int, str]]]]
-    describe: Callable[[], dict[str, Any]]
-    part_read: Callable[[Place], float | None] = lambda place: None
+    files: Sequence[Callable[[int], Iterator[tuple[int, str]]]]  # give offsets and documents from one on
+    describe: Callable[[], dict[str, Any]]  # gives plain values that are the same exactly where these are
+    part_read: Callable[[Place], float | None] = lambda place: None  # before it; None where nobody knows
 
     def read(self, place: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
         """Documents from a place on, each with its own; blank ones are left out."""

@@ -72,16 +72,9 @@ def run_queue(
     reaches them through this process alone. Their standard input is a pipe that ends with this process, even
     a killed one: `nadaraya.study.worker` ends then too.
 
-    Args:
-        pending: gives the jobs that are left; asked again whenever one has ended. What runs, or has run, may
-            be among them.
-        workers: jobs at a time, default 1. They share out the threads that PyTorch would use here
-            (OMP_NUM_THREADS), which are those of the cores that the process may use.
-        seconds: time limit, default none.
-        say: takes one line for each start and end; default nobody.
-
-    Returns:
-        What finished, what failed, and why it stopped.
+    What runs, or has run, may be among what is pending. The jobs share out the threads that PyTorch would use
+    here (OMP_NUM_THREADS), which are those of the cores that the process may use. `say` takes one line for
+    each start and end.
     """
     if workers < 1:
         raise must_be("workers", "a positive integer", workers)

@@ -206,12 +206,8 @@ def _run(
 class Learner:
     """A model with its optimizer and schedule, in one of the run's processes, on the device of that process.
 
-    Attributes:
-        model: the one that is trained, `task.model`; with `training.parallel=fsdp` and several processes this
-            process's part of it, while `gather` brings `task.model` up to date in the main process.
-        averaged: the model with averaged weights, where training keeps one.
-        learning_rate: that of the last update, in its first group of parameters.
-        cast: the context in which the model computes: bfloat16, or nothing.
+    Its `model` is `task.model`; with `training.parallel=fsdp` and several processes this process's part of
+    it, while `gather` brings `task.model` up to date in the main process.
     """
 
     def __init__(self, task: Task, recipe: Recipe | ImageRecipe, processes: Processes) -> None:
@@ -239,7 +235,7 @@ class Learner:
         self._trained = self._network if self._sharded else processes.prepare(self._network)
         self._average = task.average()
         self.averaged = self._average.module if self._average else None
-        self.learning_rate = 0.0
+        self.learning_rate = 0.0  # of the last update, in the first group of parameters
         device, precision = self.device.type, options.precision
         bfloat16 = precision == "bfloat16" or (precision == "auto" and device == "cuda")
         self.cast = torch.autocast(device, torch.bfloat16, enabled=bfloat16)

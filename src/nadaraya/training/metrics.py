@@ -94,14 +94,8 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 class Records:
     """The records of a run: to metrics.jsonl, to the person who watches, and to a tracker.
 
-    Records of updates after `done` are dropped, and the final one, which a run that goes on makes anew.
-
-    Args:
-        folder: of the run.
-        done: updates that were made before.
-        digest: that the records of these must have, an InputError if they have another; None: any.
-        shown: the display.
-        tracker, name: the tracker of the recipe, None for none, and the name of the run there.
+    Records of updates after `done` are dropped, and the final one, which a run that goes on makes anew. An
+    InputError where those before do not have the `digest`. The `name` is that of the run in the tracker.
     """
 
     def __init__(

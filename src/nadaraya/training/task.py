@@ -24,7 +24,6 @@ class Task(Protocol):
 
     def schedule(self, optimizer: torch.optim.Optimizer, done: int) -> Callable[[int], object]:
         """Set the learning rates of update `done` + 1; call the result with the updates made after each."""
-        ...
 
     def average(self) -> "ModelEmaV3 | None":
         """The moving average of weights that training keeps, on the model's device; None without."""
@@ -36,15 +35,12 @@ class Task(Protocol):
 
     def batches(self, done: int) -> Iterable[tuple[Tensor, Tensor]]:
         """This process's inputs and targets of the updates after `done`, each a function of its number."""
-        ...
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, a scalar to differentiate."""
-        ...
 
     def validate(self, network: nn.Module, averaged: nn.Module | None) -> dict[str, float]:
         """Metrics on the validation data, the same in all processes; has "loss"."""
-        ...
 
     def score(self, validation: dict[str, float]) -> float:
         """A figure of merit, lower is better, by which the best weights are kept. Default: the loss."""
@@ -56,7 +52,6 @@ class Task(Protocol):
 
     def begin(self, folder: Path) -> None:
         """Write what a run folder has before the first update."""
-        ...
 
     def finish(
         self, folder: Path, averaged: nn.Module | None, validation: dict[str, float], step_seconds: float
@@ -65,4 +60,3 @@ class Task(Protocol):
 
         The final metrics are made from the last validation and the median time of an update in seconds.
         """
-        ...

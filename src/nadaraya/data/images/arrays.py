@@ -23,12 +23,8 @@ _FORM = (
 class ArrayImages(ImageSource):
     """Images in arrays that are held once: workers are forked and share them.
 
-    Args:
-        data: uint8, (N, H, W) or (N, H, W, 1) grey, (N, H, W, 3) RGB; or (bytes,) with `offsets`.
-        labels: (N,) or (N, 1) integers.
-        place: name of the arrays in messages.
-        classes: names of the classes, default None.
-        offsets: (N + 1,) integers: image i is the file data[offsets[i]:offsets[i + 1]]; default None.
+    `data` is uint8, (N, H, W) or (N, H, W, 1) grey, (N, H, W, 3) RGB; or (bytes,) with (N + 1,) `offsets`:
+    image i is then the file data[offsets[i]:offsets[i + 1]]. The `place` names them in messages.
     """
 
     def __init__(

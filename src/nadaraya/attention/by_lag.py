@@ -1,7 +1,7 @@
 """Logits by lag on the diagonals of all pairs, −∞ where causality, a window or leave-one-out hides a lag."""
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,17 +21,15 @@ class MaskedLags(NamedTuple):
     window: int | None
     exclude_self: bool
 
-    def diagonals(self, table: Tensor | None, like: Tensor) -> Tensor:
+    def diagonals(self, table: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The logits by j − i, from −(Nq − 1) to Nk − 1 aligned at the ends, (H or 1, Nq + Nk − 1).
 
-        Args:
-            table: signed, (H or 1, 2L − 1), or None: the masks alone.
-            like: has the dtype and device.
+        Of a signed table, (H or 1, 2L − 1), or of masks alone, which have the dtype and the device.
         """
         # lag = (i + offset) − j, descending as j − i ascends
         first, total = self.offset + self.num_queries - 1, self.num_queries + self.num_keys - 1
         if table is None:
-            diagonals = like.new_zeros((1, total))
+            diagonals = torch.zeros((1, total), dtype=dtype, device=device)
         else:
             middle = table.shape[1] // 2
             diagonals = table[:, middle + first - total + 1 : middle + first + 1].flip(1)
@@ -49,12 +47,12 @@ class MaskedLags(NamedTuple):
 
 def masked_lags(args: AttentionArguments) -> MaskedLags | None:
     """The lags of a call that has logits for them or hides some, but for causal calls of the last token."""
-    lags = MaskedLags(
-        args.query.shape[2], args.key.shape[2], args.offset, args.causal, args.window, args.exclude_self
-    )
-    if args.lag_logits is not None or args.window is not None or args.exclude_self:
-        return lags
-    return lags if args.causal and lags.offset != lags.num_keys - 1 else None
+    last = args.offset == args.key.shape[2] - 1
+    parts = (args.lag_logits, args.window)
+    if not (args.exclude_self or (args.causal and not last) or any(part is not None for part in parts)):
+        return None
+    sizes = args.query.shape[2], args.key.shape[2], args.offset
+    return MaskedLags(*sizes, args.causal, args.window, args.exclude_self)
 
 
 def of_all_pairs(diagonals: Tensor, num_keys: int) -> Tensor:
@@ -67,18 +65,14 @@ def pairs_of(args: AttentionArguments, first_sees_itself: bool) -> Tensor | None
     """The logits by lag of all pairs, (1, H or 1, Nq, Nk), or None; to be read only."""
     if (lags := masked_lags(args)) is None:
         return None
-    like = args.lag_logits
-    if like is None:
-        if _can_keep(args):
-            return _mask(lags, args.compute_dtype, first_sees_itself)
-        like = args.query.new_empty((), dtype=args.compute_dtype)
-    return _written_out(lags, args.lag_logits, like, first_sees_itself)
+    make = _kept_pairs if args.lag_logits is None and _can_keep(args) else _pairs
+    return make(lags, args.lag_logits, args.compute_dtype, args.query.device, first_sees_itself)
 
 
 def lags_of_pairs(args: AttentionArguments) -> Tensor:
     """i − j of all queries and keys, (Nq, Nk); to be read only."""
-    numbers = args.query.shape[2], args.key.shape[2], args.offset, args.query.device
-    return _lags(*numbers) if _can_keep(args) else reference.lags_between(*numbers)
+    make = _kept_lags if _can_keep(args) else reference.lags_between
+    return make(args.query.shape[2], args.key.shape[2], args.offset, args.query.device)
 
 
 def _can_keep(args: AttentionArguments) -> bool:
@@ -87,21 +81,15 @@ def _can_keep(args: AttentionArguments) -> bool:
     return known and not torch.compiler.is_compiling()
 
 
-# What is made once serves all layers of a model, calls with gradients, too.
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
-def _mask(lags: MaskedLags, dtype: torch.dtype, first_sees_itself: bool) -> Tensor:
-    return _written_out(lags, None, torch.empty((), dtype=dtype, device="cpu"), first_sees_itself)
-
-
-@lru_cache(maxsize=8)
-@torch.inference_mode(False)
-def _lags(*numbers: Any) -> Tensor:
-    return reference.lags_between(*numbers)
-
-
-def _written_out(lags: MaskedLags, table: Tensor | None, like: Tensor, first_sees_itself: bool) -> Tensor:
-    pairs = of_all_pairs(lags.diagonals(table, like), lags.num_keys)
+def _pairs(
+    lags: MaskedLags, table: Tensor | None, dtype: torch.dtype, device: torch.device, first_sees_itself: bool
+) -> Tensor:
+    pairs = of_all_pairs(lags.diagonals(table, dtype, device), lags.num_keys)
     if first_sees_itself:
         pairs[..., 0, 0] = 0.0
     return pairs
+
+
+# What is made once serves all layers of a model, and calls with gradients, which refuse inference tensors.
+_kept_pairs = lru_cache(maxsize=8)(torch.inference_mode(False)(_pairs))
+_kept_lags = lru_cache(maxsize=8)(torch.inference_mode(False)(reference.lags_between))

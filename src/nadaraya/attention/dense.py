@@ -28,7 +28,7 @@ _PAYS = 256  # queries and keys up to which it is faster, not measured here; twi
 _PAYS_MIXED = 128  # where queries mix positions
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
-_FEW, _FEW_OF_ONE_ROW = 2**16, 2**13  # scores
+_FEW, _SHORT = 2**16, 128  # scores; keys
 _LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers, in half precision that is multiplied
 _KEPT = 2**22  # numbers of a thread
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32
@@ -127,12 +127,13 @@ def attention(
 
 
 def _is_one_call(query: Tensor, value: Tensor) -> bool:
-    """Return whether PyTorch's fused attention is fastest without gradients: not for many scores."""
+    """Return whether PyTorch's fused attention is fastest without gradients: not for many short rows."""
     if torch.compiler.is_compiling():
         return False
     if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
         return _products(query, value) <= _LITTLE_OF_ONE_ROW
-    return math.prod(query.shape[:3]) * value.shape[2] <= (_FEW_OF_ONE_ROW if query.shape[2] == 1 else _FEW)
+    long = query.shape[2] > 1 and value.shape[2] > _SHORT and value.dtype not in _MULTIPLIED
+    return long or math.prod(query.shape[:3]) * value.shape[2] <= _FEW
 
 
 def _products(query: Tensor, key: Tensor) -> int:

@@ -260,15 +260,13 @@ def _all_below(squares: tuple[Tensor, ...], limit: float) -> bool:
 
 def _diagonals(args: AttentionArguments) -> Tensor | None:
     """The logits by j − i, with −∞ where a lag is masked, unless the CPU's fused kernel knows the mask."""
-    if (lags := by_lag.masked_lags(args)) is None:
+    lags, parts = by_lag.masked_lags(args), (args.lag_logits, args.window, args.attn_mask)
+    if lags is None:
         return None
-    like = args.lag_logits
-    if like is None:
-        causal_alone = args.window is None and not args.exclude_self and args.attn_mask is None
-        if causal_alone and args.query.device.type == "cpu" and lags.num_queries == lags.num_keys:
-            return None
-        like = args.query.new_empty((), dtype=args.compute_dtype)
-    return lags.diagonals(args.lag_logits, like)
+    causal_alone = not args.exclude_self and all(part is None for part in parts)
+    if causal_alone and args.query.device.type == "cpu" and lags.num_queries == lags.num_keys:
+        return None
+    return lags.diagonals(args.lag_logits, args.compute_dtype, args.query.device)
 
 
 def _active(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:

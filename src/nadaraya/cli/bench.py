@@ -27,7 +27,7 @@ from nadaraya.errors import must_be, unknown_name
 from nadaraya.names import means_path
 
 if TYPE_CHECKING:
-    from nadaraya.evaluation.decoding import Decoding, DecodingSettings
+    from nadaraya.evaluation.decoding import DecodingSettings
     from nadaraya.evaluation.throughput import Throughput
     from nadaraya.models import KernelGPTForCausalLM
 
@@ -161,7 +161,13 @@ def decode(
     document = {**facts, "rows": [asdict(row) for row in rows]}
     if out:
         write_file(out, json.dumps(document, indent=1) + "\n")
-    return Result(document, [_decoding(rows)])
+    figures = ["tokens/s", "quartiles", "speed", "MB", "memory"]
+    table = FigureTable(["model", "cache", "keys, values"], figures)
+    for row in rows:
+        speed = (f"{row.tokens_per_second:.1f}", f"{row.low:.1f}–{row.high:.1f}", _times(row.speed_ratio))
+        memory = (f"{row.cache_bytes / 1e6:.2f}", _times(row.cache_ratio))
+        table.add_row(row.model, row.cache, "one tensor" if row.one_tensor else "two", *speed, *memory)
+    return Result(document, [table])
 
 
 def _text_model(
@@ -192,16 +198,6 @@ def _text_model(
     check_memory(what, 4 * (weights + cached), "--batch, --prompt or the model", settings.device)
     torch.manual_seed(0)
     return KernelGPTForCausalLM(config)
-
-
-def _decoding(rows: "list[Decoding]") -> FigureTable:
-    figures = ["tokens/s", "quartiles", "speed", "MB", "memory"]
-    table = FigureTable(["model", "cache", "keys, values"], figures)
-    for row in rows:
-        speed = (f"{row.tokens_per_second:.1f}", f"{row.low:.1f}–{row.high:.1f}", _times(row.speed_ratio))
-        memory = (f"{row.cache_bytes / 1e6:.2f}", _times(row.cache_ratio))
-        table.add_row(row.model, row.cache, "one tensor" if row.one_tensor else "two", *speed, *memory)
-    return table
 
 
 def _speeds(rows: "list[Throughput]") -> list[str | FigureTable]:

@@ -68,9 +68,8 @@ def check(
     for file in filter(None, (out, path)):
         write_file(file, found.model_dump_json(indent=1) + "\n")
     last = f"dispatch table: {path}" if path else "no dispatch table is written by --quick"
-    return Result(
-        found.model_dump(mode="json"), [_times(found), *verdict(found), last], status=int(bool(wrong))
-    )
+    shown = [_times(found), *verdict(found), last]
+    return Result(found.model_dump(mode="json"), shown, status=int(bool(wrong)))
 
 
 def _shape(text: str) -> "Shape":

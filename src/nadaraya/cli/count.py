@@ -66,11 +66,10 @@ def count(
         del columns[_FORWARD], columns[_BYTES]
         columns["train\nFLOP"] = lambda cost: f"{tokens * cost.training_flops_per_token:.4e}"
     text = [(name, cost) for name, cost in costs if isinstance(cost, ModelCost)]
-    tables = [
-        _table([line for name, cost in text for line in _lines(name, cost)], columns),
-        _table([each for each in costs if not isinstance(each[1], ModelCost)], _IMAGE_COLUMNS),
-    ]
-    return Result([_row(name, cost, tokens) for name, cost in costs], [each for each in tables if each])
+    lines = [line for name, cost in text for line in _lines(name, cost)]
+    images = [each for each in costs if not isinstance(each[1], ModelCost)]
+    tables = [_table(some, of) for some, of in ((lines, columns), (images, _IMAGE_COLUMNS)) if some]
+    return Result([_row(name, cost, tokens) for name, cost in costs], tables)
 
 
 _FORWARD = "forward\nMFLOP/\ntoken"
@@ -111,11 +110,7 @@ def _lines(name: str, cost: "ModelCost") -> "Iterator[tuple[str, ModelCost]]":
         yield f"{name}, no value embeddings", replace(cost, **rest)
 
 
-def _table(
-    costs: "list[tuple[str, Any]]", columns: "Mapping[str, Callable[[Any], str]]"
-) -> FigureTable | None:
-    if not costs:
-        return None
+def _table(costs: list[tuple[str, Any]], columns: "Mapping[str, Callable[[Any], str]]") -> FigureTable:
     table = FigureTable(["model"], columns)
     for name, cost in costs:
         table.add_row(name, *(show(cost) for show in columns.values()))

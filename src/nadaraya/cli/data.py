@@ -113,17 +113,13 @@ def tokenize(
 
     from nadaraya.data import TokenShards, tokenize_corpus
 
+    of_new = {"vocabulary": vocabulary, "sample_characters": sample_characters}
+    of_digests = {"validation_fraction": validation_fraction}
     if tokenizer is not None:
-        of_new = {"vocabulary": vocabulary, "sample_characters": sample_characters}
         refuse_given("left out where --tokenizer is given", **of_new)
     if validation_documents is not None:
-        accepted = "left out where --validation-documents is given"
-        refuse_given(accepted, validation_fraction=validation_fraction)
-    with_defaults: dict[str, Any] = {
-        "vocabulary": vocabulary,
-        "sample_characters": sample_characters,
-        "validation_fraction": validation_fraction,
-    }
+        refuse_given("left out where --validation-documents is given", **of_digests)
+    given: Any = {name: value for name, value in (of_new | of_digests).items() if value is not None}
     train = tokenize_corpus(
         source,
         out,
@@ -134,7 +130,7 @@ def tokenize(
         separator=separator.replace(r"\n", "\n"),
         workers=torch.get_num_threads() if workers is None else workers,
         progress=not quiet,
-        **{name: value for name, value in with_defaults.items() if value is not None},
+        **given,
     )
     parts = {"train": train, "validation": TokenShards(out, "validation", verify=False)}
     counts = {name: {"tokens": len(part), "documents": part.num_documents} for name, part in parts.items()}

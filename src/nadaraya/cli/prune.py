@@ -95,9 +95,8 @@ def prune(
     table = FigureTable([""], ["before", "after", "change"])
     for name, (heading, style, factor) in _ROWS.items():
         old, new = getattr(before, name), getattr(after, name)
-        table.add_row(
-            heading, format(old * factor, style), format(new * factor, style), f"{new / old - 1:+.1%}"
-        )
+        both = [format(value * factor, style) for value in (old, new)]
+        table.add_row(heading, *both, f"{new / old - 1:+.1%}")
     lines: list[str | FigureTable] = [f"removed {len(names)}: {', '.join(names)}"]
     if sizes:
         shown = ", ".join(f"{size:,} in layer {layer}" for layer, size in sorted(sizes.items()))

@@ -62,9 +62,8 @@ def byte_tokenizer() -> "PreTrainedTokenizerFast":
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(
-        models.BPE({character: byte for byte, character in enumerate(_byte_characters())}, [])
-    )
+    vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return _wrapped(tokenizer, _byte_characters()[0xFF])

@@ -104,9 +104,8 @@ def _inside(axes: Axes, summary: Summary, ranked: list[str]) -> None:
                 low, high = zip(*(gap.interval or () for gap in curve.gaps), strict=True)
                 axes.fill_between(curve.updates, low, high, color=line["color"], alpha=0.12, linewidth=0)
     axes.axhline(0.0, **_REFERENCE)
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="updates")
     axes.xaxis.set_minor_formatter("")
-    axes.set_xlabel("updates")
     axes.set_title("inside the longest runs; band: 95 %, of three; thin: one seed", fontsize=9)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=4)
 
@@ -146,8 +145,7 @@ def _losses(axes: Axes, summary: Summary, ranked: list[str]) -> None:
         margin = 0.08 * (max(*shown, 0.0) - min(*shown, 0.0))
         axes.set_ylim(min(*shown, 0.0) - margin, max(*shown, 0.0) + margin)
     axes.axhline(0.0, **_REFERENCE)
-    axes.set_xscale("log")
-    axes.set_xlabel(summary.axis)
+    axes.set(xscale="log", xlabel=summary.axis)
     axes.set_title(f"validation loss minus that of {summary.baseline} (dots: its seeds), nats/token")
     if ranked:
         axes.legend(fontsize=8)
@@ -164,10 +162,9 @@ def _shares(axes: Axes, summary: Summary, ranked: list[str]) -> None:
         for size, share in zip(summary.shared(name), found.share or (), strict=True):
             axes.plot(share.value, index, "o", color=tones[size], markersize=5)
     axes.axvline(1.0, **_REFERENCE)
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel=f"share of the {summary.axis} of {summary.baseline} for its loss")
     for every in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         every("{x:g}")
-    axes.set_xlabel(f"share of the {summary.axis} of {summary.baseline} for its loss")
     axes.set_title("under 1: less is needed; bar: 95 % of the mean over sizes")
     if ranked:
         axes.legend(fontsize=8)

@@ -292,8 +292,7 @@ def draw(progress: Progress) -> "Figure":
         for each, count in zip(path, counts, strict=True):
             chart.annotate(each.expression, (count, each.loss), xytext=(6, 5), textcoords="offset points",
                            fontsize=8)  # fmt: skip
-        chart.set_xlabel("kernel parameters per head")
-        chart.set_title("validation loss, nats/token")
+        chart.set(xlabel="kernel parameters per head", title="validation loss, nats/token")
         chart.legend(fontsize=8)
     return figure
 

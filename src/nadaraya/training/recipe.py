@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nadaraya.attention.suffixes import renamed
-from nadaraya.errors import InputError, must_be, shown, unknown_name
+from nadaraya.errors import InputError, check_name, must_be, shown, unknown_name
 from nadaraya.files import exists, file_in, is_file, is_folder, reading
 from nadaraya.names import built_in_recipes, means_path
 from nadaraya.plain_yaml import nested, parse_yaml, put, read_yaml
@@ -114,8 +114,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _class_of(task: Any) -> type[Recipe] | type[ImageRecipe]:
-    if not isinstance(task, str) or task not in _RECIPES:
-        raise unknown_name("recipe key task", task, _RECIPES)
+    check_name("recipe key task", task, _RECIPES)
     return _RECIPES[task]
 
 

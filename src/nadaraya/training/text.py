@@ -120,9 +120,8 @@ class ShardedText(TextData):
     def __init__(self, recipe: Recipe, verify: bool) -> None:
         data, self._recipe = recipe.data, recipe
         if data.tokenizer == "bpe":  # the others are what recipes on text say
-            raise must_be(
-                "recipe key data.tokenizer", "left out: data.corpus has token shards, with one", "bpe"
-            )
+            accepted = "left out: data.corpus has token shards, with one"
+            raise must_be("recipe key data.tokenizer", accepted, "bpe")
         for key in ("vocabulary", "validation_fraction", "limit", "wrap", "shuffle"):
             if (given := getattr(data, key)) != (default := getattr(DataRecipe(), key)):
                 accepted = f"{default!r}, as it is where left out: data.corpus has token shards"

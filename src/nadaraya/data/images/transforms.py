@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms import Resize
 
 from nadaraya.data.images.sources import to_channels
-from nadaraya.errors import must_be, unknown_name
+from nadaraya.errors import check_name, must_be
 
 _INTERPOLATIONS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest", "random")
 _ERASING = ("const", "pixel", "rand")
@@ -103,8 +103,7 @@ class Augmentation:
             if not valid:
                 raise must_be(f"augmentation {name}", accepted, getattr(self, name))
         for name, names in (("interpolation", _INTERPOLATIONS), ("erasing_mode", _ERASING)):
-            if getattr(self, name) not in names:
-                raise unknown_name(f"augmentation {name}", getattr(self, name), names)
+            check_name(f"augmentation {name}", getattr(self, name), names)
 
     @property
     def mixes(self) -> bool:

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from nadaraya.kernels import Kernel
 
+_ROOM = 64  # lags that a table has for tokens to come
+
 
 class _Kept(NamedTuple):
     """Logits by signed lag, (H or 1, 2L − 1)."""
@@ -48,11 +50,12 @@ class LagTable:
             table = torch.atleast_2d(kernel.lag_logits(num_lags, causal=causal))
             kept = _Kept(state, num_lags, _with_mirror(table[:, :1], table[:, 1:]) if mirrored else table)
         elif kept.num_lags < num_lags:
-            longer = num_lags + max(64, num_lags // 4)
             if mirrored:
+                longer = num_lags + _ROOM
                 new = torch.arange(kept.num_lags, longer, device=kernel.device)
                 table = _with_mirror(kept.logits, torch.atleast_2d(kernel.log(new)))
-            else:
+            else:  # all of it is made anew
+                longer = num_lags + max(_ROOM, num_lags // 4)
                 table = torch.atleast_2d(kernel.lag_logits(longer))
             kept = _Kept(state, longer, table)
         self._kept = kept

@@ -103,8 +103,6 @@ def attention(
         return out, None
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
         query = query.to(torch.promote_types(query.dtype, torch.float32))
-        if not _is_for_once(query):
-            query, scale = query * scale, 1.0
     numbers = math.prod(query.shape[:3]) * key.shape[2]
     if key.dtype != query.dtype:
         numbers = max(numbers, key.numel())
@@ -147,9 +145,10 @@ def _of_some(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same of some items of the batch or heads, which stay near the cores."""
     key, once = key.to(query.dtype), _is_for_once(query)
-    if query.dtype not in _MULTIPLIED:  # it has the scale unless it is for once
-        product = partial(_written_over, scale=scale) if once else torch.matmul
-        scores = _by_shared(query, key.mT, product)
+    if query.dtype not in _MULTIPLIED and once:
+        scores = _by_shared(query, key.mT, partial(_written_over, scale=scale))
+    elif query.dtype not in _MULTIPLIED:
+        scores = _by_shared(query * scale, key.mT)
     elif query.shape[2] == 1 and not torch.is_grad_enabled():
         scores = _by_shared(query, key.mT).float() * scale
     else:

@@ -35,19 +35,15 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
     return sdpa.attention(args, with_lse)
 
 
-def choice(
-    backend: str, args: AttentionArguments, return_weights: bool, explain: bool = False
-) -> BackendChoice:
+def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The backend of a call, one that is asked for by name or the fastest.
 
-    Args:
-        backend, args, return_weights: of the call.
-        explain: whether backends that cannot serve where the call is are refused with a reason, too.
+    Why the Triton kernels are not for a CPU is told by `explained`: no call waits for it.
     """
     if backend == "auto" and args.factored is not None:
         return _of_least_work(args, return_weights)
     if backend == "auto":
-        return _fastest(args, return_weights, explain)
+        return _fastest(args, return_weights)
     names = (*measured.BACKENDS, *linear.FORMS)
     if backend in names:
         reason = why_not(backend, args, return_weights)
@@ -58,14 +54,23 @@ def choice(
     return BackendChoice(backend, {})
 
 
-def _fastest(args: AttentionArguments, return_weights: bool, explain: bool) -> BackendChoice:
+def explained(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:
+    """The same, with a reason for every faster backend."""
+    found = choice(backend, args, return_weights)
+    if backend != "auto" or args.factored is not None or args.on_gpu:
+        return found
+    reason = why_not("triton", args, return_weights) or "its interpreter is for tests"
+    return BackendChoice(found.name, {"triton": reason, **found.refused})
+
+
+def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The backend measured to be fastest; not measured, PyTorch's own kernels where they are the call.
 
     The Triton kernels do the others on a GPU, after a self-check: the row blocks of "sdpa" have O(N) memory
     too, but are no fused kernels of a GPU.
     """
     if not args.on_gpu:
-        return _on_cpu(args, return_weights, explain)
+        return _on_cpu(args, return_weights)
     slower: str | None = None
     reason = _why_not_auto("triton", args, return_weights)
     if reason is None:
@@ -81,11 +86,8 @@ def _fastest(args: AttentionArguments, return_weights: bool, explain: bool) -> B
     return _sdpa_or_reference(args, return_weights, {"triton": reason})
 
 
-def _on_cpu(args: AttentionArguments, return_weights: bool, explain: bool) -> BackendChoice:
+def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """All pairs written out where sequences are short, or as it was measured."""
-    refused = {}
-    if explain:
-        refused["triton"] = why_not("triton", args, return_weights) or "its interpreter is for tests"
     reason = _why_not_auto("dense", args, return_weights)
     if reason is None:
         slower = None
@@ -95,9 +97,9 @@ def _on_cpu(args: AttentionArguments, return_weights: bool, explain: bool) -> Ba
             reason = dense.why_slow(args)
             slower = {} if reason is None else {"dense": reason}
         if "dense" not in slower:
-            return BackendChoice("dense", refused | slower)
+            return BackendChoice("dense", slower)
         reason = slower["dense"]
-    return _sdpa_or_reference(args, return_weights, refused | {"dense": reason})
+    return _sdpa_or_reference(args, return_weights, {"dense": reason})
 
 
 def _sdpa_or_reference(

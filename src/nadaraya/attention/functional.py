@@ -24,7 +24,7 @@ from nadaraya.attention.checks import (
     check_tensors,
     check_ways,
 )
-from nadaraya.attention.dispatch import BackendChoice, by_backend, choice
+from nadaraya.attention.dispatch import BackendChoice, by_backend, choice, explained
 from nadaraya.attention.positions import (
     GridLogits,
     MixedKernels,
@@ -325,7 +325,7 @@ def choose_backend(
     ('sdpa', "PyTorch's fused attention does this call as it stands")
     """
     args = _checked(query, key, value, **options)
-    return choice(options.get("backend", "auto"), args, return_weights, explain=True)
+    return explained(options.get("backend", "auto"), args, return_weights)
 
 
 def _checked(

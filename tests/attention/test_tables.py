@@ -23,7 +23,9 @@ def test_it_is_the_kernel_s_at_every_length(make, causal: bool) -> None:
     table = LagTable()
     for tokens in (5, 6, 7, 90, 91, 300, 40):
         found = table.logits(kernel, tokens, causal, decoding=tokens > 5)
-        torch.testing.assert_close(found, signed(kernel, tokens, causal))
+        torch.testing.assert_close(found.logits, signed(kernel, tokens, causal))
+        assert not found.mirrored or found.logits.equal(found.logits.flip(1))
+        assert found.lowest is None or found.lowest <= found.logits.amin()
 
 
 @torch.no_grad()
@@ -32,7 +34,7 @@ def test_the_past_alone_and_both_sides_are_tables_of_their_own() -> None:
     table = LagTable()
     for causal in (True, False, True):
         found = table.logits(SIGNED, 9, causal, decoding=True)
-        torch.testing.assert_close(found, signed(SIGNED, 9, causal))
+        torch.testing.assert_close(found.logits, signed(SIGNED, 9, causal))
 
 
 @torch.no_grad()

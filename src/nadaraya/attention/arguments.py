@@ -46,6 +46,8 @@ class AttentionArguments:
     eps: float
     prune_tol: float  # share of a row that pairs left out may have together
     factored: Factored | None = None  # κ is q·k times the position, in place of an exponential
+    mirrored: bool = False  # lag_logits of −r are those of r
+    lowest_by_lag: float | None = None  # at most the least of lag_logits; None, not known
     lag_values: Tensor | None = None  # of factored content: G by lag, as lag_logits; these are None then
     modes: Modes | None = None  # that G is the sum of, for lags of the past and, if symmetric, the future
     degree: int = 0  # 1: the local line at the query
@@ -65,8 +67,8 @@ class AttentionArguments:
     @property
     def has_own_form(self) -> bool:
         """Return whether the call is more than softmax attention with a dot product or a Gaussian."""
-        ways = (self.factored, self.kernel, self.probe, self.nearest)
-        return self.degree > 0 or any(way is not None for way in ways)
+        usual = self.factored is None and self.kernel is None and self.probe is None and self.nearest is None
+        return self.degree > 0 or not usual
 
     @property
     def ids_of_queries(self) -> Tensor:
@@ -157,8 +159,10 @@ class AttentionArguments:
     def _lowest_logits(self) -> list[float]:
         profiles = None if self.mixture is None else self.mixture.profiles
         grid = None if self.grid is None else self.grid.logits
-        logits = (self.key_bias, self.lag_logits, profiles, grid)
-        return [float(each.detach().amin()) for each in logits if each is not None and each.numel()]
+        by_lag, known = self.lag_logits, self.lowest_by_lag
+        logits = (self.key_bias, by_lag if known is None else None, profiles, grid)
+        found = [float(each.detach().amin()) for each in logits if each is not None and each.numel()]
+        return found if known is None else [*found, known]
 
     def with_eps(self, out: Tensor, log_mass: Tensor | None) -> Tensor:
         """Σ_j κ(i,j) v_j / (Z + ε) from `out`, the sum over Z = Σ_j κ(i,j); log Z may be None without ε."""
@@ -166,6 +170,11 @@ class AttentionArguments:
             return out
         assert log_mass is not None
         return out * mass_fraction(log_mass, self.eps).to(out.dtype)
+
+
+def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype: to ask for the one that it has costs as much as a small product."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def mass_fraction(log_mass: Tensor, eps: float) -> Tensor:

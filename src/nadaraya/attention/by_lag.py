@@ -20,6 +20,7 @@ class MaskedLags(NamedTuple):
     causal: bool
     window: int | None
     exclude_self: bool
+    mirrored: bool  # logits of −r are those of r
 
     def diagonals(self, table: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The logits by j − i, from −(Nq − 1) to Nk − 1 aligned at the ends, (H or 1, Nq + Nk − 1).
@@ -32,7 +33,10 @@ class MaskedLags(NamedTuple):
             diagonals = torch.zeros((1, total), dtype=dtype, device=device)
         else:
             middle = table.shape[1] // 2
-            diagonals = table[:, middle + first - total + 1 : middle + first + 1].flip(1)
+            if self.mirrored:
+                diagonals = table[:, middle - first : middle - first + total]
+            else:
+                diagonals = table[:, middle + first - total + 1 : middle + first + 1].flip(1)
         if self.exclude_self and 0 <= first < total:
             own = torch.tensor([first], device=diagonals.device)
             diagonals = diagonals.index_fill(1, own, -torch.inf)
@@ -42,7 +46,7 @@ class MaskedLags(NamedTuple):
         high = max(low, min(total, first + (1 if self.causal else reach)))
         if low or high < total:
             diagonals = F.pad(diagonals[:, low:high], (low, total - high), value=-torch.inf)
-        return diagonals.contiguous()
+        return diagonals
 
 
 def masked_lags(args: AttentionArguments) -> MaskedLags | None:
@@ -52,13 +56,14 @@ def masked_lags(args: AttentionArguments) -> MaskedLags | None:
     if not (args.exclude_self or (args.causal and not last) or any(part is not None for part in parts)):
         return None
     sizes = args.query.shape[2], args.key.shape[2], args.offset
-    return MaskedLags(*sizes, args.causal, args.window, args.exclude_self)
+    return MaskedLags(*sizes, args.causal, args.window, args.exclude_self, args.mirrored)
 
 
 def of_all_pairs(diagonals: Tensor, num_keys: int) -> Tensor:
     """Diagonals written out, (1, H or 1, Nq, Nk)."""
-    pairs = diagonals.unfold(1, num_keys, 1)[None]  # by j − i
-    return pairs.flip(2) if pairs.shape[2] > 1 else pairs  # one row would be copied for nothing
+    if diagonals.shape[1] == num_keys:
+        return diagonals[None, :, None]
+    return diagonals.unfold(1, num_keys, 1)[None].flip(2)  # by j − i
 
 
 def pairs_of(args: AttentionArguments, first_sees_itself: bool) -> Tensor | None:

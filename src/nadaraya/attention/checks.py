@@ -16,6 +16,7 @@ from torch import Tensor
 from nadaraya.attention.arguments import AttentionArguments, Content
 from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.factored import Factored
+from nadaraya.attention.positions import SignedLogits
 from nadaraya.errors import InputError, must_be
 from nadaraya.kernels import Gaussian, GaussianWithoutHalf, Kernel
 
@@ -32,11 +33,11 @@ def check_options(
     """
     if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
         raise must_be("window", "a positive number of tokens or None", window)
-    if not isinstance(dropout_p, Real) or not 0.0 <= dropout_p < 1.0:
+    if not isinstance(dropout_p, (float, Real)) or not 0.0 <= dropout_p < 1.0:
         raise must_be("dropout_p", "a number in [0, 1)", dropout_p)
-    if not isinstance(eps, Real) or not 0.0 <= eps < math.inf:
+    if not isinstance(eps, (float, Real)) or not 0.0 <= eps < math.inf:
         raise must_be("eps", "a finite number of at least 0", eps)
-    if not isinstance(prune_tol, Real) or not 0.0 <= prune_tol < 1.0:
+    if not isinstance(prune_tol, (float, Real)) or not 0.0 <= prune_tol < 1.0:
         raise must_be("prune_tol", "0 or a share between 0 and 1", prune_tol)
     if not isinstance(exclude_self, bool):
         raise must_be("exclude_self", "True or False", exclude_self)
@@ -52,7 +53,7 @@ def check_ways(
     """
     if isinstance(degree, bool) or degree not in (0, 1):
         raise must_be("degree", "0 (a weighted mean) or 1 (the local line)", degree)
-    if not isinstance(ridge, Real) or not 0.0 <= ridge < math.inf:
+    if not isinstance(ridge, (float, Real)) or not 0.0 <= ridge < math.inf:
         raise must_be("ridge", "a finite number of at least 0", ridge)
     if nearest is not None and (
         isinstance(nearest, bool) or not isinstance(nearest, Integral) or nearest < 1
@@ -189,11 +190,14 @@ def _one_per_head(name: str, values: Tensor, query: Tensor) -> Tensor:
 
 
 def check_lag_logits(
-    position: Kernel | Tensor, causal: bool, query: Tensor, key: Tensor, values: bool = False
-) -> Tensor:
-    """The logits by lag in their signed form, (H or 1, 2L − 1), float32 at least; or κ itself, the values."""
+    position: Kernel | Tensor | SignedLogits, causal: bool, query: Tensor, key: Tensor, values: bool = False
+) -> SignedLogits:
+    """The logits by signed lag, float32 at least; or κ itself, the values."""
     num_heads, length = query.shape[1], max(query.shape[2], key.shape[2])
     dtype = torch.promote_types(query.dtype, torch.float32)
+    if isinstance(position, SignedLogits):
+        logits = position.logits
+        return position if logits.dtype == dtype else position._replace(logits=logits.to(dtype))
     if isinstance(position, Kernel):
         position.check_serves(num_heads, "position")
         signed = not (position.symmetric or causal)
@@ -214,7 +218,7 @@ def check_lag_logits(
     table = table[:, : 2 * length]  # no entry where there are no tokens
     # Tables stay in float32 at least: half precision would round long-lag logits away.
     table = table.to(dtype)
-    return table if signed else torch.cat((table[:, 1:].flip(1), table), dim=1)
+    return SignedLogits(table if signed else torch.cat((table[:, 1:].flip(1), table), dim=1), not signed)
 
 
 def check_key_mask(mask: Tensor, key: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya.attention import stock
-from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.arguments import AttentionArguments, in_dtype
 
 LONGEST = 1024  # queries and keys
 _PAYS = 256  # queries and keys up to which it is faster, not measured here; twice as many of few scores
@@ -59,8 +59,6 @@ def why_slow(args: AttentionArguments) -> str | None:
     gains = args.value.dtype in _MULTIPLIED and torch.is_grad_enabled()
     if stock.can(args) and not (gains and _products(args.query, args.key) > _LITTLE):
         return "PyTorch's fused attention does this call as it stands"
-    if args.query.shape[2] <= 1:
-        return "one row is done so in any case"
     pays = _PAYS if args.mixture is None else _PAYS_MIXED
     known = not torch.compiler.is_compiling()
     if known and math.prod(args.query.shape[:3]) * args.key.shape[2] <= _PAYS_SCORES:
@@ -97,12 +95,12 @@ def attention(
         may be None if it is not wanted.
     """
     if _is_one_call(query, value) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
-        shares, value = query.shape[1] > key.shape[1], value.to(query.dtype)
+        shares, value = query.shape[1] > key.shape[1], in_dtype(value, query.dtype)
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
         return out, None
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
-        query = query.to(torch.promote_types(query.dtype, torch.float32))
+        query = in_dtype(query, torch.promote_types(query.dtype, torch.float32))
     numbers = math.prod(query.shape[:3]) * key.shape[2]
     if key.dtype != query.dtype:
         numbers = max(numbers, key.numel())

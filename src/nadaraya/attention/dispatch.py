@@ -69,10 +69,12 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     The Triton kernels do the others on a GPU, after a self-check: the row blocks of "sdpa" have O(N) memory
     too, but are no fused kernels of a GPU.
     """
+    if (reason := _why_none(return_weights)) is not None:
+        return BackendChoice("reference", {"triton" if args.on_gpu else "dense": reason, "sdpa": reason})
     if not args.on_gpu:
-        return _on_cpu(args, return_weights)
+        return _on_cpu(args)
     slower: str | None = None
-    reason = _why_not_auto("triton", args, return_weights)
+    reason = triton.why_not(args) or measured.why_wrong("triton", args)
     if reason is None:
         kind = kind_of(args)
         refused = measured.slower(kind, args, measured.ON_GPU)
@@ -83,12 +85,14 @@ def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
         reason = reason or self_check.problem(kind, args.query.device)
     if reason is None:
         return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
-    return _sdpa_or_reference(args, return_weights, {"triton": reason})
+    return _sdpa_or_reference(args, {"triton": reason})
 
 
-def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
+def _on_cpu(args: AttentionArguments) -> BackendChoice:
     """All pairs written out where sequences are short, or as it was measured."""
-    reason = _why_not_auto("dense", args, return_weights)
+    if args.query.shape[2] <= 1:
+        return _sdpa_or_reference(args, {"dense": "one row is done so in any case"})
+    reason = dense.why_not(args) or measured.why_wrong("dense", args)
     if reason is None:
         slower = None
         if measured.exists(args.query.device) and args.dropout_p == 0.0:
@@ -99,13 +103,11 @@ def _on_cpu(args: AttentionArguments, return_weights: bool) -> BackendChoice:
         if "dense" not in slower:
             return BackendChoice("dense", slower)
         reason = slower["dense"]
-    return _sdpa_or_reference(args, return_weights, {"dense": reason})
+    return _sdpa_or_reference(args, {"dense": reason})
 
 
-def _sdpa_or_reference(
-    args: AttentionArguments, return_weights: bool, refused: dict[str, str]
-) -> BackendChoice:
-    if reason := _why_not_auto("sdpa", args, return_weights):
+def _sdpa_or_reference(args: AttentionArguments, refused: dict[str, str]) -> BackendChoice:
+    if reason := measured.why_wrong("sdpa", args):
         return BackendChoice("reference", refused | {"sdpa": reason})
     return BackendChoice("sdpa", refused)
 
@@ -113,7 +115,7 @@ def _sdpa_or_reference(
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The form of factorised content that costs least."""
     names = (*linear.FORMS, "sdpa")
-    reasons = {name: _why_not_auto(name, args, return_weights) for name in names}
+    reasons = {name: why_not(name, args, return_weights) or measured.why_wrong(name, args) for name in names}
     work = {name: linear.work(name, args) for name in names if reasons[name] is None}
     if not work:
         return BackendChoice("reference", {name: str(reason) for name, reason in reasons.items()})
@@ -126,13 +128,8 @@ def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendCho
     return BackendChoice(best, refused)
 
 
-def _why_not_auto(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
-    """Why `auto` does not take a fast backend, or None: it cannot do the call, or was found to be wrong."""
-    return why_not(backend, args, return_weights) or measured.why_wrong(backend, args)
-
-
-def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
-    """Why a fast backend cannot do a call, or None when it can."""
+def _why_none(return_weights: bool) -> str | None:
+    """Why no fast backend can do a call, whatever its arguments, or None."""
     if return_weights:
         return "only the reference returns weights"
     if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
@@ -142,6 +139,13 @@ def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str
         torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     ):
         return "it has no rule for torch.func transforms and forward-mode differentiation"
+    return None
+
+
+def why_not(backend: str, args: AttentionArguments, return_weights: bool) -> str | None:
+    """Why a fast backend cannot do a call, or None when it can."""
+    if (reason := _why_none(return_weights)) is not None:
+        return reason
     if backend in linear.FORMS:
         return linear.why_not(backend, args)
     if backend == "triton":

@@ -30,6 +30,7 @@ from nadaraya.attention.positions import (
     MixedKernels,
     MixedLogits,
     Position,
+    SignedLogits,
     check_grid,
     check_mixture,
 )
@@ -349,7 +350,7 @@ def _checked(
     check_options(window, exclude_self, dropout_p, eps, prune_tol)
     query, scale, bandwidth, kernel, factored = check_content(content, query, key)
     attn_mask = None if attn_mask is None else check_attn_mask(attn_mask, query, key)
-    lag_logits, mixture, grid, modes = None, None, None, None
+    lag_logits, mirrored, lowest, mixture, grid, modes = None, False, None, None, None, None
     if isinstance(position, (MixedLogits, MixedKernels)):
         mixture = check_mixture(position, query, key)
     elif isinstance(position, GridLogits):
@@ -358,8 +359,8 @@ def _checked(
         grid = check_grid(position, query, key)
     elif isinstance(position, Tensor) and position.dim() == 3:
         attn_mask = check_pairs(position, attn_mask, query, key)
-    elif isinstance(position, (Kernel, Tensor)):
-        lag_logits = check_lag_logits(position, causal, query, key, values=factored is not None)
+    elif isinstance(position, (Kernel, Tensor, SignedLogits)):
+        lag_logits, mirrored, lowest = check_lag_logits(position, causal, query, key, factored is not None)
         if factored is not None and isinstance(position, Kernel) and (position.symmetric or causal):
             modes = position.modes(lag_logits.dtype, 1e-12 if query.dtype == torch.float64 else 1e-7)
     elif position is not None:
@@ -367,7 +368,8 @@ def _checked(
         raise must_be("position", accepted, position)
     args = AttentionArguments(
         query=query, key=key, value=value, scale=scale, bandwidth=bandwidth, kernel=kernel,
-        lag_logits=lag_logits if factored is None else None, mixture=mixture, grid=grid, causal=causal,
+        lag_logits=lag_logits if factored is None else None, mirrored=mirrored, lowest_by_lag=lowest,
+        mixture=mixture, grid=grid, causal=causal,
         window=None if window is None else int(window), exclude_self=exclude_self,
         key_padding_mask=None if key_mask is None else check_key_mask(key_mask, key),
         attn_mask=attn_mask,

@@ -1,6 +1,7 @@
 """Positions beside kernels and tables by lag: mixed by the query, and on a grid of patches."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -147,7 +148,21 @@ class LagMixture:
         return own.by_lag()[..., 1]
 
 
-Position = Kernel | Tensor | MixedLogits | MixedKernels | GridLogits
+class SignedLogits(NamedTuple):
+    """Logits by signed lag, and what is known of them.
+
+    Attributes:
+        logits: (H or 1, 2L − 1), entry r + L − 1 of lag r.
+        mirrored: whether those of −r are those of r.
+        lowest: at most the least of them; None, not known.
+    """
+
+    logits: Tensor
+    mirrored: bool = False
+    lowest: float | None = None
+
+
+Position = Kernel | Tensor | MixedLogits | MixedKernels | GridLogits | SignedLogits
 
 
 def check_mixture(position: MixedLogits | MixedKernels, query: Tensor, key: Tensor) -> LagMixture:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nadaraya.attention import by_lag, dense, own, reference, stock
-from nadaraya.attention.arguments import AttentionArguments
+from nadaraya.attention.arguments import AttentionArguments, in_dtype
 from nadaraya.attention.blocked import blocked_attention, masked_bias, visible_keys
 from nadaraya.attention.decay import active_keys
 from nadaraya.attention.documents import document_by_document
@@ -144,12 +144,12 @@ def _completed(
 ) -> tuple[Tensor, Tensor | None]:
     """Output and log-sum-exp of the call from those of its softmax form."""
     if lse is None:
-        return out.to(args.query.dtype), None
+        return in_dtype(out, args.query.dtype), None
     if args.bandwidth is not None:  # −‖q_i‖²/(2σ²), which the softmax form left out
         lse = lse - 0.5 * form.squares[0]
     if args.exclude_self:
         out, lse = _keep_self_where_alone(args, out, lse)
-    return out.to(args.query.dtype), lse
+    return in_dtype(out, args.query.dtype), lse
 
 
 class _SoftmaxForm(NamedTuple):
@@ -178,10 +178,10 @@ def _softmax_form(args: AttentionArguments, half: bool) -> _SoftmaxForm:
             loses_digits = _loses_digits(args, gaussian[2])
         query, key, squares = gaussian
         key_bias = -0.5 * squares[1]
-        value = args.value if half else args.value.to(query.dtype)
+        value = args.value if half else in_dtype(args.value, query.dtype)
     elif args.query.device.type == "cpu" and not half:
         # Half precision is emulated on most CPUs: float32 is faster there and no less exact.
-        query, key, value = (t.to(args.compute_dtype) for t in (query, key, value))
+        query, key, value = (in_dtype(t, args.compute_dtype) for t in (query, key, value))
     if args.key_bias is not None:
         key_bias = args.key_bias if key_bias is None else key_bias + args.key_bias
     if args.key_padding_mask is not None:
@@ -201,15 +201,15 @@ def _near_origin(args: AttentionArguments) -> tuple[Tensor, Tensor, tuple[Tensor
     assert args.bandwidth is not None
     if torch.compiler.is_compiling() or args.query.device.type != "cpu":
         return None
-    query, sigma = args.query.to(args.compute_dtype), args.bandwidth
-    is_one = not sigma.requires_grad and all(each == 1.0 for each in sigma.tolist())
+    query, sigma = in_dtype(args.query, args.compute_dtype), args.bandwidth
+    is_one = not sigma.requires_grad and set(sigma.tolist()) == {1.0}
     if args.query is args.key:
         query = key = query if is_one else query * sigma.reciprocal().view(-1, 1, 1)
         squares = _squares(query, key)
     elif args.prune_tol > 0.0 and not is_one:
         return None
     else:
-        key = args.key.to(args.compute_dtype)
+        key = in_dtype(args.key, args.compute_dtype)
         squares = _squares(query, key)
         if (shared := query.shape[1] // key.shape[1]) > 1:
             squares = squares[0], squares[1].repeat_interleave(shared, 1)
@@ -266,7 +266,7 @@ def _diagonals(args: AttentionArguments) -> Tensor | None:
     causal_alone = not args.exclude_self and all(part is None for part in parts)
     if causal_alone and args.query.device.type == "cpu" and lags.num_queries == lags.num_keys:
         return None
-    return lags.diagonals(args.lag_logits, args.compute_dtype, args.query.device)
+    return lags.diagonals(args.lag_logits, args.compute_dtype, args.query.device).contiguous()
 
 
 def _active(args: AttentionArguments, form: _SoftmaxForm, diagonals: Tensor | None) -> Tensor | None:

@@ -10,10 +10,10 @@ from nadaraya.attention.derivatives import refuse_second_derivative
 
 def can(args: AttentionArguments) -> bool:
     """Return whether PyTorch's fused attention is the call's softmax, with no mask larger than given."""
-    logits = (args.kernel, args.lag_logits, args.mixture, args.grid, args.key_bias)
-    if args.eps > 0.0 or args.exclude_self or any(part is not None for part in logits):
+    if args.eps > 0.0 or args.exclude_self or args.lag_logits is not None or args.key_bias is not None:
         return False
-    if args.window is not None or args.document_ids is not None:
+    others = (args.kernel, args.mixture, args.grid, args.window, args.document_ids)
+    if any(part is not None for part in others):
         return False
     if not args.on_gpu:
         # On the CPU masks are cheaper by blocks, dropout would write all weights out, and the Gaussian's bias

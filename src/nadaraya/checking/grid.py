@@ -169,8 +169,8 @@ def time_ways(
         kind, sizes: of `cells`.
         device: that computes.
         wrong: backends and kinds of calls that are not right: `auto` shall not take them.
-        compiled: whether what torch.compile makes of the plain formula, and FlexAttention, take part, too,
-            in some seconds a call.
+        compiled: whether what torch.compile makes of the backends and of the plain formula, and
+            FlexAttention, take part, too, in some seconds a call.
     """
     (batch, heads, tokens), drawn_here = sizes, drawn(kind, *sizes)
     leaves = {name: t.to(device).requires_grad_(name in kind.gradients) for name, t in drawn_here.items()}
@@ -185,7 +185,9 @@ def time_ways(
         calls |= ways.others(args)
     if compiled:
         torch.compiler.reset()  # it gives up on a function after some compilations
-        calls[ways.COMPILED] = torch.compile(calls[ways.PLAIN], dynamic=False)
+        for name in (*backends, ways.PLAIN):
+            if name in calls:
+                calls[f"{name}, compiled"] = torch.compile(calls[name], dynamic=False)
     if compiled or (args.on_gpu and (*sizes, kind.width) == _FLEX):
         calls |= ways.flex(args)
     steps, failed, seconds = dict[str, Callable[[], None]](), dict[str, str](), dict[str, list[float]]()

@@ -10,7 +10,7 @@ from torch import Tensor
 from nadaraya.attention.arguments import AttentionArguments
 
 STOCK, WITH_BIAS = "PyTorch, no bias", "PyTorch, N × N bias"
-PLAIN, COMPILED, FLEX = "plain formula", "plain formula, compiled", "FlexAttention"
+PLAIN, FLEX = "plain formula", "FlexAttention"
 
 Way = Callable[[], Tensor]
 

@@ -2,7 +2,7 @@
 
 The weights are kept for the backward pass, which row blocks compute again, and a handful of operators does
 it all: where sequences are short, calls cost more than memory. Without gradients scores and weights are
-written over those of the call before; where they are few, PyTorch's fused attention takes biases in one call.
+written over those of the call before; of few scores or long rows PyTorch's fused attention makes one call.
 
 A processor that multiplies bfloat16 does so here, but for two products that fused kernels do not round
 either: with keys, and of gradients with values. Only one row without gradients has its logits rounded, as a
@@ -28,7 +28,8 @@ _PAYS = 256  # queries and keys up to which it is faster, not measured here; twi
 _PAYS_MIXED = 128  # where queries mix positions
 _PAYS_SCORES = 2**20
 _NUMBERS = 2**19  # scores, or keys made precise, at once for each thread, where one item or head has fewer
-_FEW, _SHORT = 2**16, 128  # scores; keys
+# Scores; keys up to which many rows are no call of fused attention, where products have wide registers.
+_FEW, _SHORT = 2**16, 128 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 0
 _LITTLE, _LITTLE_OF_ONE_ROW = 2**21, 2**16  # products of numbers, in half precision that is multiplied
 _KEPT = 2**22  # numbers of a thread
 _MOST = 2**26  # numbers in the weights of a call: 256 MiB of float32

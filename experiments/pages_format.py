@@ -11,8 +11,9 @@ from nadaraya.study.statistics import Estimate
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 STUDIES = RESULTS / "studies"
-# One machine each: two cores of an AMD EPYC, and of an Intel Xeon.
+# One machine each, two cores: an AMD EPYC (Zen 4), an older one (Zen 3, no AVX-512), an Intel Xeon.
 EPYC = ROOT / "benchmarks" / "results" / "cpu-epyc-2"
+ZEN3 = ROOT / "benchmarks" / "results" / "cpu-epyc-zen3-2"
 XEON = ROOT / "benchmarks" / "results" / "cpu-xeon-2"
 
 Tables = dict[str, Callable[[], str]]

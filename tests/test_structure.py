@@ -87,3 +87,15 @@ def test_public_names_are_few() -> None:
         for name in module.__all__
     }
     assert len(public) <= MOST_PUBLIC_NAMES
+
+
+def test_modules_load_where_there_is_no_unix() -> None:
+    absent = {"curses", "fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"}
+    loaded = {
+        (module, alias.name)
+        for module, path in MODULES.items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert {name for name in loaded if name[1] in absent} == set()

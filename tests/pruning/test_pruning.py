@@ -204,3 +204,9 @@ def test_heads_of_a_model_of_one_head_a_layer_stay(text: Path, tmp_path: Path) -
 def test_bad_input_is_refused(run: Run, call: Callable[[Run], Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(run)
+
+
+@pytest.mark.parametrize("wrong", [{"tune": -1}, {"tune_rate": 0.0}, {"tune_rate": math.nan}])
+def test_a_plan_that_cannot_be_tuned_is_refused_before_anything_is_measured(wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
+        PruningPlan(**wrong)

@@ -11,7 +11,7 @@ from nadaraya.interpret.ablation import Slices, head_layers
 from nadaraya.interpret.labels import head_label
 from nadaraya.interpret.pruning import Removal, budget_nats, by_layer, choose_heads
 from nadaraya.interpret.windows import Windows, disjoint_windows, validation_windows
-from nadaraya.pruning.smaller import TUNE_RATE, SmallerTask, without
+from nadaraya.pruning.smaller import TUNE_RATE, SmallerTask, check_tuning, without
 from nadaraya.training import Run
 from nadaraya.training.processes import Processes
 from nadaraya.training.text import open_text
@@ -31,6 +31,9 @@ class PruningPlan:
             Default 16.
         mlp: whether hidden units of the feed-forward layer go with each head, as `Slices` has it. Default
             False.
+
+    Raises:
+        InputError: a negative `tune`, or a `tune_rate` that is no positive number up to 1.
     """
 
     by: str = "loss"
@@ -39,6 +42,9 @@ class PruningPlan:
     windows: int = 16
     mlp: bool = False
     tune_rate: float = TUNE_RATE
+
+    def __post_init__(self) -> None:
+        check_tuning(self.tune, self.tune_rate)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,14 @@ def without(
     return prune_units(smaller, units) if units else smaller
 
 
+def check_tuning(tune: int, tune_rate: float) -> None:
+    """Refuse updates and a learning rate that no smaller model can be tuned by."""
+    if tune < 0:
+        raise must_be("tune", "at least 0 updates", tune)
+    if not 0 < tune_rate <= 1:  # false for NaN
+        raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
+
+
 class SmallerTask(TextTask):
     """The task of a run with a smaller model, and what makes updates after the run's last one.
 
@@ -144,10 +152,7 @@ class SmallerTask(TextTask):
     def __init__(
         self, run: Run, smaller: Any, tune: int, tune_rate: float, text: TextData | None = None
     ) -> None:
-        if tune < 0:
-            raise must_be("tune", "at least 0 updates", tune)
-        if not 0 < tune_rate <= 1:  # false for NaN
-            raise must_be("tune_rate", "a positive share of the run's learning rate, at most 1", tune_rate)
+        check_tuning(tune, tune_rate)
         whole, processes = run.text_recipe(), Processes()
         mapping = whole.to_mapping()
         name = f"{whole.name.removesuffix('-pruned')}-pruned"

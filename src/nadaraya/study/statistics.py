@@ -150,12 +150,9 @@ class PowerLaw:
 
 
 def fit_power_law(
-    compute: Sequence[float],
-    loss: Sequence[float] | np.ndarray,
-    floor: bool | None = None,
-    below: float = math.inf,
+    compute: Sequence[float], loss: Sequence[float] | np.ndarray, below: float = math.inf
 ) -> PowerLaw:
-    """The power law of some losses; nan where compute is level.
+    """The power law of some losses, from five sizes on with a floor; nan where compute is level.
 
     Given the floor, scale and exponent are those of the line of least squares through the logarithms of what
     is above it; the floor is the one with the least squares of the losses' logarithms.
@@ -163,7 +160,6 @@ def fit_power_law(
     Args:
         compute: of each size, positive, in any unit.
         loss: the mean loss at each size, positive.
-        floor: fit E too; default None: from five sizes on. Without it E is 0.
         below: what E stays under, as it does under all losses; default nothing else.
 
     >>> from nadaraya.study.statistics import fit_power_law
@@ -184,7 +180,7 @@ def fit_power_law(
         return float(np.square(fitted - np.log(losses)).sum())
 
     plain = law(0.0)
-    if not (len(logs) >= FLOOR_FROM if floor is None else floor) or math.isnan(plain.exponent):
+    if len(logs) < FLOOR_FROM or math.isnan(plain.exponent):
         return plain
     from scipy.optimize import minimize_scalar
 

@@ -1,6 +1,5 @@
 """The cost of a run, from a few of its own updates; no folder is made."""
 
-import resource
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -78,8 +77,7 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
     if processes.device.type == "cuda":
         memory = torch.cuda.max_memory_allocated(processes.device)
     else:
-        scale = 1 if sys.platform == "darwin" else 1024
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+        memory = _peak_memory()
     return Trial(
         parameters=sum(parameter.numel() for parameter in task.model.parameters()),
         kernel_parameters=sum(parameter.numel() for _, parameter in kernel_parameters(task.model)),
@@ -91,3 +89,14 @@ def try_recipe(recipe: Recipe | ImageRecipe) -> Trial:
         steps=task.steps,
         seconds=step_seconds * task.steps,
     )
+
+
+def _peak_memory() -> int:
+    """The most bytes that this process has had."""
+    if sys.platform == "win32":
+        import psutil  # accelerate has it
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # of Unix
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -68,7 +68,6 @@ def test_terms_have_their_parameters_in_natural_units() -> None:
         decay = math.exp(-term.period / term.length)
         at_period = float(bank.terms(torch.tensor(term.period))[place])
         assert at_period == pytest.approx(term.strength * decay, rel=1e-4)
-        assert term.cycles == pytest.approx(term.period and term.length / term.period)
     assert [term.period for term in bank_terms(kernels(drawn(periodic=False)), 50)] == [None] * 6
 
 

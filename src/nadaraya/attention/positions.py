@@ -149,17 +149,11 @@ class LagMixture:
 
 
 class SignedLogits(NamedTuple):
-    """Logits by signed lag, and what is known of them.
+    """Logits by signed lag, and what is known of them."""
 
-    Attributes:
-        logits: (H or 1, 2L − 1), entry r + L − 1 of lag r.
-        mirrored: whether those of −r are those of r.
-        lowest: at most the least of them; None, not known.
-    """
-
-    logits: Tensor
-    mirrored: bool = False
-    lowest: float | None = None
+    logits: Tensor  # (H or 1, 2L − 1), entry r + L − 1 of lag r
+    mirrored: bool = False  # those of −r are those of r
+    lowest: float | None = None  # at most the least of them; None, not known
 
 
 Position = Kernel | Tensor | MixedLogits | MixedKernels | GridLogits | SignedLogits

@@ -41,8 +41,8 @@ class Term:
         loss_increase: what the loss gains without it, in nats/token; None where it was not measured.
 
     >>> from nadaraya.interpret.terms import Term
-    >>> Term(0, 0, 5, strength=0.14, length=140.0, period=70.0, oscillation=0.4, divergence=0.001).cycles
-    2.0
+    >>> Term(0, 2, 5, strength=0.14, length=140.0, period=70.0, oscillation=0.4, divergence=0.001).label
+    '0.2.5'
     """
 
     layer: int
@@ -59,11 +59,6 @@ class Term:
     def label(self) -> str:
         """LAYER.HEAD.TERM."""
         return f"{head_label(self.layer, self.head)}.{self.term}"
-
-    @property
-    def cycles(self) -> float | None:
-        """Periods in one decay length; below about a half there is no oscillation to see."""
-        return None if self.period is None else self.length / self.period
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from kernels.conftest import CASES
 
+from nadaraya import InputError, kernel_attention
+from nadaraya.attention import Factored
 from nadaraya.attention.tables import LagTable
 from nadaraya.kernels import Exp, Kernel, KernelBank, T5Buckets
 
@@ -26,6 +28,21 @@ def test_it_is_the_kernel_s_at_every_length(make, causal: bool) -> None:
         torch.testing.assert_close(found.logits, signed(kernel, tokens, causal))
         assert not found.mirrored or found.logits.equal(found.logits.flip(1))
         assert found.lowest is None or found.lowest <= found.logits.amin()
+
+
+@torch.no_grad()
+def test_what_a_table_is_known_for_changes_no_result() -> None:
+    x, kernel = torch.randn(1, 2, 7, 4), Exp(KernelBank(2, 3))
+    kept = LagTable().logits(kernel, 7, True, decoding=False)
+    for query, content in ((x, None), (x[:, :, -1:], None), (x.exp(), Factored())):
+        found, wanted = (
+            kernel_attention(query, x.exp(), x, content=content, position=each, causal=True)
+            for each in (kept, kept.logits)
+        )
+        torch.testing.assert_close(found, wanted)
+    elsewhere = kept._replace(logits=kept.logits.to("meta"))
+    with pytest.raises(InputError, match="position must be on the device of the query"):
+        kernel_attention(x, x, x, position=elsewhere, causal=True)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nadaraya.attention.arguments import AttentionArguments, Content
+from nadaraya.attention.arguments import AttentionArguments, Content, in_dtype
 from nadaraya.attention.blocked import masked_bias
 from nadaraya.attention.factored import Factored
 from nadaraya.attention.positions import SignedLogits
@@ -196,8 +196,9 @@ def check_lag_logits(
     num_heads, length = query.shape[1], max(query.shape[2], key.shape[2])
     dtype = torch.promote_types(query.dtype, torch.float32)
     if isinstance(position, SignedLogits):
-        logits = position.logits
-        return position if logits.dtype == dtype else position._replace(logits=logits.to(dtype))
+        _check_device("position", position.logits, query)
+        logits = in_dtype(position.logits, dtype)
+        return SignedLogits(logits.exp(), position.mirrored) if values else position._replace(logits=logits)
     if isinstance(position, Kernel):
         position.check_serves(num_heads, "position")
         signed = not (position.symmetric or causal)

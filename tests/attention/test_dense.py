@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nadaraya import kernel_attention
@@ -175,6 +176,41 @@ def test_dropout_drops_weights_and_multiplies_the_others(form: str, queries: int
     assert abs(share - 0.6) < 0.05
     (grad,) = torch.autograd.grad(found[0].sum(), value)
     torch.testing.assert_close((grad * value).sum(), found[0].sum())
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "documents"])  # one by one, not traced
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_without_gradients_it_is_one_fused_call_and_the_definition(
+    form: str, dynamic: bool | None
+) -> None:
+    """Rows that see nothing among them; whatever the batch, the number of heads and the tokens are."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def call(*inputs: Tensor, backend: str = "dense") -> Tensor:
+        return kernel_attention(*inputs, backend=backend, **FORMS[form])
+
+    torch.compiler.reset()
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=keep)
+    with torch.no_grad():
+        found = [(compiled(*inputs), call(*inputs, backend="reference")) for inputs in (tensors(), tensors())]
+    for ours, expected in found:
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+    fused = any(node.target is F.scaled_dot_product_attention for node in graphs[0].graph.nodes)
+    assert fused or "eps" in FORMS[form] or "exclude_self" in FORMS[form]
+
+
+def test_shared_heads_are_compiled_for_any_number_of_them() -> None:
+    compiled = torch.compile(kernel_attention, fullgraph=True, dynamic=True, backend="eager")
+    for batch, heads in ((2, 2), (3, 4)):
+        query, key = torch.randn(batch, heads, N, 4), torch.randn(batch, 1, N, 4)
+        for keys in (key, query):
+            torch.testing.assert_close(
+                compiled(query, keys, keys, causal=True), kernel_attention(query, keys, keys, causal=True)
+            )
 
 
 def test_short_sequences_have_it_and_long_ones_row_blocks() -> None:

@@ -95,11 +95,14 @@ def attention(
         The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
         may be None if it is not wanted.
     """
-    if _is_one_call(query, value) and not (hides or with_lse or dropout_p or torch.is_grad_enabled()):
-        shares, value = query.shape[1] > key.shape[1], in_dtype(value, query.dtype)
+    if not (with_lse or dropout_p or torch.is_grad_enabled()) and _is_one_call(query, value):
         bias = sum(biases[1:], biases[0]) if biases else None
-        out = F.scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=shares)
-        return out, None
+        out = F.scaled_dot_product_attention(
+            query, key, in_dtype(value, query.dtype), bias, scale=scale,
+            enable_gqa=query.shape[:2] != key.shape[:2],
+        )  # fmt: skip
+        nothing = _rows_of_nothing(bias) if hides and bias is not None else None
+        return out if nothing is None else out.masked_fill(nothing, 0.0), None
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
         query = in_dtype(query, torch.promote_types(query.dtype, torch.float32))
     numbers = math.prod(query.shape[:3]) * key.shape[2]
@@ -125,7 +128,7 @@ def attention(
 
 def _is_one_call(query: Tensor, value: Tensor) -> bool:
     """Return whether PyTorch's fused attention is fastest without gradients: not for many short rows."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and (torch.compiler.is_exporting() or query.shape[2] == 1):
         return False
     if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
         return _products(query, value) <= _LITTLE_OF_ONE_ROW
@@ -155,10 +158,7 @@ def _of_some(
     for bias in biases:
         # What is compiled may be differentiated by torch.func, which has no operations in place here.
         scores = scores + bias if torch.compiler.is_compiling() else scores.add_(bias)
-    # A softmax of nothing is NaN; a pass for the largest score costs little.
-    nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf if hides else None
-    if nothing is not None and not torch.compiler.is_compiling() and not nothing.any():
-        nothing = None
+    nothing = _rows_of_nothing(scores) if hides else None
     if nothing is not None:
         scores = scores.masked_fill(nothing, 0.0)
     lse = scores.logsumexp(-1) if with_lse else None
@@ -171,6 +171,12 @@ def _of_some(
     if value.dtype in _MULTIPLIED and not torch.compiler.is_compiling():
         return _by_shared(weights, value, _Rounded.apply), lse
     return _by_shared(weights, value.to(weights.dtype)), lse
+
+
+def _rows_of_nothing(scores: Tensor) -> Tensor | None:
+    """Rows of −∞ alone, (…, 1), whose softmax is NaN; None where there are none."""
+    nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    return nothing if torch.compiler.is_compiling() or nothing.any() else None
 
 
 def _is_for_once(query: Tensor) -> bool:

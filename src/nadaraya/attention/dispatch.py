@@ -66,50 +66,31 @@ def explained(backend: str, args: AttentionArguments, return_weights: bool) -> B
 def _fastest(args: AttentionArguments, return_weights: bool) -> BackendChoice:
     """The backend measured to be fastest; not measured, PyTorch's own kernels where they are the call.
 
-    The Triton kernels do the others on a GPU, after a self-check: the row blocks of "sdpa" have O(N) memory
-    too, but are no fused kernels of a GPU.
+    On a GPU the Triton kernels do the others, after a self-check: the row blocks of "sdpa" have O(N) memory
+    too, but are no fused kernels. On a CPU all pairs are written out where sequences are short.
     """
+    first, other = rivals = measured.ON_GPU if args.on_gpu else measured.ON_CPU
     if (reason := _why_none(return_weights)) is not None:
-        return BackendChoice("reference", {"triton" if args.on_gpu else "dense": reason, "sdpa": reason})
-    if not args.on_gpu:
-        return _on_cpu(args)
-    slower: str | None = None
-    reason = triton.why_not(args) or measured.why_wrong("triton", args)
+        return BackendChoice("reference", dict.fromkeys(rivals, reason))
+    slower: dict[str, str] = {}
+    if not args.on_gpu and args.query.shape[2] <= 1:
+        reason = "one row is done so in any case"
+    else:
+        reason = (triton if args.on_gpu else dense).why_not(args) or measured.why_wrong(first, args)
     if reason is None:
-        kind = kind_of(args)
-        refused = measured.slower(kind, args, measured.ON_GPU)
-        if refused is not None:
-            reason, slower = (refused.get(name) for name in measured.ON_GPU)
+        if (found := measured.slower(args, rivals)) is not None:
+            slower, reason = found, found.get(first)
+        elif not args.on_gpu:
+            reason = dense.why_slow(args)
         elif stock.can(args):
             reason = "PyTorch's fused attention does this call as it stands"
-        reason = reason or self_check.problem(kind, args.query.device)
-    if reason is None:
-        return BackendChoice("triton", {} if slower is None else {"sdpa": slower})
-    return _sdpa_or_reference(args, {"triton": reason})
-
-
-def _on_cpu(args: AttentionArguments) -> BackendChoice:
-    """All pairs written out where sequences are short, or as it was measured."""
-    if args.query.shape[2] <= 1:
-        return _sdpa_or_reference(args, {"dense": "one row is done so in any case"})
-    reason = dense.why_not(args) or measured.why_wrong("dense", args)
-    if reason is None:
-        slower = None
-        if measured.exists(args.query.device) and args.dropout_p == 0.0:
-            slower = measured.slower(kind_of(args), args, measured.ON_CPU)
-        if slower is None:
-            reason = dense.why_slow(args)
-            slower = {} if reason is None else {"dense": reason}
-        if "dense" not in slower:
-            return BackendChoice("dense", slower)
-        reason = slower["dense"]
-    return _sdpa_or_reference(args, {"dense": reason})
-
-
-def _sdpa_or_reference(args: AttentionArguments, refused: dict[str, str]) -> BackendChoice:
-    if reason := measured.why_wrong("sdpa", args):
-        return BackendChoice("reference", refused | {"sdpa": reason})
-    return BackendChoice("sdpa", refused)
+        if reason is None and args.on_gpu:
+            reason = self_check.problem(kind_of(args), args.query.device)
+        if reason is None:
+            return BackendChoice(first, slower)
+    if wrong := measured.why_wrong(other, args):
+        return BackendChoice("reference", {first: reason, other: wrong})
+    return BackendChoice(other, {first: reason})
 
 
 def _of_least_work(args: AttentionArguments, return_weights: bool) -> BackendChoice:

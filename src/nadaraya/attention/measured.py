@@ -18,7 +18,7 @@ import torch
 
 from nadaraya import __version__
 from nadaraya.attention.arguments import AttentionArguments
-from nadaraya.attention.kinds import Kind, kind_of, power_of
+from nadaraya.attention.kinds import kind_of, power_of
 from nadaraya.device import device_name
 from nadaraya.files import cache_folder
 
@@ -61,16 +61,14 @@ def table_path(device: torch.device) -> Path:
     return cache_folder() / f"dispatch-{digest[:16]}.json"
 
 
-def slower(kind: Kind, args: AttentionArguments, rivals: tuple[str, ...]) -> dict[str, str] | None:
+def slower(args: AttentionArguments, rivals: tuple[str, ...]) -> dict[str, str] | None:
     """Why each of some backends but the fastest is not taken, by what was measured; None if nothing was."""
+    if args.dropout_p > 0.0 or not _exists(args.query.device):
+        return None
+    kind = kind_of(args)
     of_kind = (kind.name, bool(kind.gradients), "float32" if kind.dtype == torch.float32 else "half")
     sizes = (args.query.shape[0] * args.query.shape[1], args.key.shape[2], args.query.shape[3])
     return _slower(args.query.device, of_kind, rivals, *map(power_of, sizes))
-
-
-def exists(device: torch.device) -> bool:
-    """Return whether anything was measured on a device."""
-    return bool(_table(device).times)
 
 
 def why_wrong(backend: str, args: AttentionArguments) -> str | None:
@@ -85,6 +83,10 @@ def _wrong(device: torch.device) -> frozenset[tuple[str, str]]:
     return _table(device).wrong
 
 
+def _exists(device: torch.device) -> bool:
+    return bool(_table(device).times)
+
+
 def _slower(
     device: torch.device, kind: OfKind, rivals: tuple[str, ...], *sizes: int
 ) -> dict[str, str] | None:
@@ -97,7 +99,7 @@ def _slower(
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler.
-exists._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_exists._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _slower._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _wrong._dynamo_marked_constant = True  # type: ignore[attr-defined]
 

@@ -41,8 +41,13 @@ def check_new_folder(folder: Path) -> None:
         raise InputError(f"{folder} must be a folder that is new or empty")
 
 
-def check_new_file(path: Path, force: bool, option: str) -> None:
-    """Refuse a file in no folder, or in a closed one, or one that is there already unless `force`."""
+def check_new_file(path: Path | None, force: bool, option: str) -> None:
+    """Refuse a file in no folder, or in a closed one, or one that is there already unless `force`.
+
+    None, an option that was not given, is nothing to refuse.
+    """
+    if path is None:
+        return
     folder = Path(os.path.realpath(path)).parent  # unlike resolve, of links in a circle, too
     if is_folder(path) or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise must_be(option, "a file in a folder that exists and can be written", str(path))

@@ -12,7 +12,7 @@ import warnings
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -149,9 +149,10 @@ def _read(path: Path, expected: dict[str, str]) -> _Table:
     document = json.loads(path.read_text(encoding="utf-8"))
     if document["identity"] != expected:
         raise ValueError("it is of another device or of other versions")
-    table = _Table(
-        {}, frozenset((call["backend"], call["kind"]) for call in document["calls"] if _fails(call))
-    )
+    table = _Table({}, frozenset(
+        (call["backend"], call["kind"]) for call in document["calls"]
+        if call["error"] is None or not call["error"] <= call["tolerance"]
+    ))  # fmt: skip
     for row in document["rows"]:
         if any(type(row[name]) is not kind for name, kind in _TYPES.items()):
             raise ValueError(f"a row must have {', '.join(_TYPES)}")
@@ -162,8 +163,3 @@ def _read(path: Path, expected: dict[str, str]) -> _Table:
         if row["way"] in BACKENDS:
             table.times.setdefault(of_kind, {}).setdefault(sizes, {})[row["way"]] = row["ms"]
     return table
-
-
-def _fails(call: dict[str, Any]) -> bool:
-    """Return whether a checked call was not right."""
-    return call["error"] is None or not call["error"] <= call["tolerance"]

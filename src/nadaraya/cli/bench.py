@@ -88,8 +88,7 @@ def vit(
         rounds=rounds,
         memory=memory,
     )
-    if out:
-        check_new_file(out, force, "--out")
+    check_new_file(out, force, "--out")
     names = models or deit_and_gka(size)
     accepted = "whole numbers of at least 1, separated by commas"
     cells = [
@@ -151,8 +150,7 @@ def decode(
     from nadaraya.evaluation.throughput import environment
     from nadaraya.files import check_new_file, write_file
 
-    if out:
-        check_new_file(out, force, "--out")
+    check_new_file(out, force, "--out")
     settings = DecodingSettings(batch, prompt, tokens, padded, chosen_device(device), precision, rounds)
     fields = key_values(option)
     built = {name: _text_model(name, preset, vocabulary, fields, settings) for name in models or ["gka-bank"]}

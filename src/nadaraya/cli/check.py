@@ -43,8 +43,7 @@ def check(
     from nadaraya.device import reuse_freed_memory
     from nadaraya.files import check_new_file, write_file
 
-    if out:
-        check_new_file(out, force, "--out")
+    check_new_file(out, force, "--out")
     reuse_freed_memory()  # as training does
     name = chosen_device(device)
     if name not in grid.SHAPES:

@@ -18,7 +18,6 @@ from nadaraya.compiled.jit import compiled
 SMALLEST64 = -708.0
 SMALLEST32 = np.float32(-87.0)
 
-
 _P64 = (
     1.0,
     1.0,
@@ -67,17 +66,9 @@ def exp64(x: Any) -> Any:
     y = max(x, SMALLEST64)
     k = np.rint(y * _PER_LOG2_64)
     r = (y - k * _LOG2_HIGH64) - k * _LOG2_LOW64
-    p = _P64[10] + r * _P64[11]
-    p = _P64[9] + r * p
-    p = _P64[8] + r * p
-    p = _P64[7] + r * p
-    p = _P64[6] + r * p
-    p = _P64[5] + r * p
-    p = _P64[4] + r * p
-    p = _P64[3] + r * p
-    p = _P64[2] + r * p
-    p = _P64[1] + r * p
-    p = _P64[0] + r * p
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = _P64
+    p = c6 + r * (c7 + r * (c8 + r * (c9 + r * (c10 + r * c11))))
+    p = c0 + r * (c1 + r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * p)))))
     return p * _power_of_two(k) * np.float64(x >= SMALLEST64)
 
 
@@ -87,12 +78,8 @@ def exp32(x: Any) -> Any:
     y = max(x, SMALLEST32)
     k = np.rint(y * _PER_LOG2_32)
     r = (y - k * _LOG2_HIGH32) - k * _LOG2_LOW32
-    p = _P32[5] + r * _P32[6]
-    p = _P32[4] + r * p
-    p = _P32[3] + r * p
-    p = _P32[2] + r * p
-    p = _P32[1] + r * p
-    p = _P32[0] + r * p
+    c0, c1, c2, c3, c4, c5, c6 = _P32
+    p = c0 + r * (c1 + r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * c6)))))
     return p * _power_of_two(k) * np.float32(x >= SMALLEST32)
 
 

@@ -21,9 +21,9 @@ from nadaraya.data.shards import is_shards
 from nadaraya.data.textfile import PART_SEPARATOR, files_below, read_text
 from nadaraya.errors import InputError, check_at_least, check_name, must_be, unknown_name
 from nadaraya.files import exists
+from nadaraya.names import CORPORA
 
-EMBEDDED = "embedded"
-DICKENS = "dickens"
+EMBEDDED, DICKENS = CORPORA
 Shuffled = Literal["characters", "words", "lines"]
 
 
@@ -152,7 +152,7 @@ def _from_path(source: str | os.PathLike[str]) -> Corpus:
     if there:
         return Corpus(path.stem, read_text(path))
     if path.name == str(source) and not path.suffix:
-        names = [EMBEDDED, DICKENS, "the path of a text file or of a folder of .txt files"]
+        names = [*CORPORA, "the path of a text file or of a folder of .txt files"]
         raise unknown_name("corpus", str(source), names)
     raise InputError(f"no such file or folder: {path}; the corpora with names are {EMBEDDED} and {DICKENS}")
 

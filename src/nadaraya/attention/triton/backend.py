@@ -138,16 +138,9 @@ def decodes(args: AttentionArguments) -> bool:
 
 def _is_one_tensor(args: AttentionArguments) -> bool:
     """Return whether the call smooths one tensor on itself by a Gaussian alone, with one gradient."""
-    return (
-        args.query is args.key
-        and args.key is args.value
-        and args.bandwidth is not None
-        and args.lag_logits is None
-        and args.mixture is None
-        and args.grid is None
-        and args.key_bias is None
-        and args.key_padding_mask is None
-    )
+    others = (args.lag_logits, args.mixture, args.grid, args.key_bias, args.key_padding_mask)
+    alone = args.bandwidth is not None and all(part is None for part in others)
+    return alone and args.query is args.key and args.key is args.value
 
 
 def _centred(args: AttentionArguments) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -200,7 +200,7 @@ def test_compiled_without_gradients_it_is_one_fused_call_and_the_definition(
     for ours, expected in found:
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
     fused = any(node.target is F.scaled_dot_product_attention for node in graphs[0].graph.nodes)
-    assert fused or "eps" in FORMS[form] or "exclude_self" in FORMS[form]
+    assert fused or "eps" in FORMS[form]
 
 
 def test_shared_heads_are_compiled_for_any_number_of_them() -> None:

@@ -92,8 +92,8 @@ def attention(
         dropout_p: probability of dropping a weight; default 0.
 
     Returns:
-        The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there, which
-        may be None if it is not wanted.
+        The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there; where
+        it is not wanted some other number, or None unless `hides`.
     """
     if not (with_lse or dropout_p or torch.is_grad_enabled()) and _is_one_call(query, value):
         bias = sum(biases[1:], biases[0]) if biases else None
@@ -101,8 +101,10 @@ def attention(
             query, key, in_dtype(value, query.dtype), bias, scale=scale,
             enable_gqa=query.shape[:2] != key.shape[:2],
         )  # fmt: skip
-        nothing = _rows_of_nothing(bias) if hides and bias is not None else None
-        return out if nothing is None else out.masked_fill(nothing, 0.0), None
+        lse = out.new_zeros(out.shape[:3]) if hides else None
+        if lse is not None and bias is not None and (nothing := _rows_of_nothing(bias)) is not None:
+            out, lse = out.masked_fill(nothing, 0.0), lse.masked_fill(nothing[..., 0], -torch.inf)
+        return out, lse
     if with_lse or query.dtype not in _MULTIPLIED or torch.compiler.is_compiling():
         query = in_dtype(query, torch.promote_types(query.dtype, torch.float32))
     numbers = math.prod(query.shape[:3]) * key.shape[2]
@@ -122,8 +124,8 @@ def attention(
         _of_some(query, key, value, scale, biases, hides, with_lse, dropout_p)
         for query, key, value, *biases in zip(*parts, strict=False)
     ]
-    lse = torch.cat([each for _, each in found if each is not None], axis) if with_lse else None
-    return torch.cat([out for out, _ in found], axis), lse
+    known = [lse for _, lse in found if lse is not None]
+    return torch.cat([out for out, _ in found], axis), torch.cat(known, axis) if known else None
 
 
 def _is_one_call(query: Tensor, value: Tensor) -> bool:
@@ -161,7 +163,7 @@ def _of_some(
     nothing = _rows_of_nothing(scores) if hides else None
     if nothing is not None:
         scores = scores.masked_fill(nothing, 0.0)
-    lse = scores.logsumexp(-1) if with_lse else None
+    lse = scores.logsumexp(-1) if with_lse else scores.new_zeros(scores.shape[:3]) if hides else None
     weights = torch.softmax(scores, -1, out=scores) if once else scores.softmax(-1)
     if nothing is not None:
         weights = weights.masked_fill(nothing, 0.0)

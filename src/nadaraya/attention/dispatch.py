@@ -30,9 +30,7 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
         return linear.attention(name, args, with_lse)
     if name == "triton":
         return triton.attention(args, with_lse)
-    if name == "dense":
-        return sdpa.attention(args, with_lse, keep=True)
-    return sdpa.attention(args, with_lse)
+    return sdpa.attention(args, with_lse, keep=name == "dense")
 
 
 def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:

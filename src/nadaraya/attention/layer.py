@@ -352,10 +352,10 @@ class KernelSelfAttention(nn.Module):
     @property
     def decodes_by_state(self) -> bool:
         """Return whether a cache keeps a state of constant size in place of keys and values."""
+        if not (factorises(self.content) and self.causal):
+            return False
         ways = (self.window, self.gate, self.probe, self.nearest, self.value_convolution)
         if self.degree or self.own_value == "drop" or any(way is not None for way in ways):
-            return False
-        if not (factorises(self.content) and self.causal):
             return False
         position = self.position
         return position is None or (isinstance(position, Kernel) and position.modes() is not None)

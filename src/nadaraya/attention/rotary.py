@@ -6,7 +6,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from nadaraya.attention.arguments import in_dtype
 from nadaraya.errors import must_be
+
+_TURNS = 64  # positions that are turned at once
 
 
 class RotaryEmbedding(nn.Module):
@@ -55,7 +58,7 @@ class RotaryEmbedding(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)  # half-precision angles are wrong far from 0
         positions = (first_position, first_position + x.shape[2])
         own = starts is None and not self.learned and self.replaced is None
-        pairs = x.to(dtype).reshape(*x.shape[:-1], -1, 2)
+        pairs = in_dtype(x, dtype).reshape(*x.shape[:-1], -1, 2)
         if torch.compiler.is_compiling():
             # The compiler fuses real arithmetic and has none for complex numbers.
             angles = _angles(positions, self.angles(x.device).to(dtype), starts)
@@ -63,7 +66,10 @@ class RotaryEmbedding(nn.Module):
             rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
         else:
             if own and type(x) is Tensor:
-                turns = _static_turns(positions, self.head_dim, self.base, x.device, dtype)
+                # Tokens that are decoded one by one share what is made.
+                first, last = first_position // _TURNS * _TURNS, -(-positions[1] // _TURNS) * _TURNS
+                turns = _static_turns((first, last), self.head_dim, self.base, x.device, dtype)
+                turns = turns[first_position - first : positions[1] - first]
             else:
                 turns = _turns(_angles(positions, self.angles(x.device).to(dtype), starts))
             # One complex product is a third of the memory traffic of the four real ones.
@@ -72,7 +78,7 @@ class RotaryEmbedding(nn.Module):
         if self.replaced is not None and self.replaced[1] != 1.0:
             factor = torch.where(self.angles(x.device) > 0, self.replaced[1], 1.0)  # of what turns at all
             rotated = rotated * factor.to(dtype).repeat_interleave(2)
-        return rotated.to(x.dtype)
+        return in_dtype(rotated, x.dtype)
 
     def angles(self, device: torch.device | None = None) -> Tensor:
         """θ, in radians/token, (d/2,)."""

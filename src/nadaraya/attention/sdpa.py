@@ -103,12 +103,11 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         return _completed(args, form, out, lse)
     query, key, value, key_bias, *_ = form
     if keep:
-        hides = _hides(args)
-        needs_lse = with_lse or args.eps > 0.0 or (args.exclude_self and hides)
-        by_pairs = by_lag.pairs_of(args, args.exclude_self and args.causal and not needs_lse)
+        needs_lse = with_lse or args.eps > 0.0
+        hides = _hides(args) or (args.exclude_self and needs_lse)
+        by_pairs = by_lag.pairs_of(args, args.exclude_self and args.causal and not hides)
         if mask is not None:
             by_pairs = masked_bias(by_pairs, mask, args.compute_dtype)
-        hides = hides or (args.exclude_self and needs_lse)
         biases = [] if key_bias is None else [key_bias[:, :, None]]
         biases += [] if by_pairs is None else [by_pairs]
         out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse, args.dropout_p)

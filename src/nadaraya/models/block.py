@@ -208,7 +208,7 @@ class KernelGPTBlock(GradientCheckpointingLayer):
                 tensor._is_hf_initialized = True  # type: ignore[attr-defined]
         self.mlp_norm = make_norm(config)
         self.mlp = KernelGPTMLP(config, layer)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         for last in (self.attention.projections.o_proj, self.mlp.down_proj):
             last.ends_residual_branch = True  # type: ignore[assignment]
 

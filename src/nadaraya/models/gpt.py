@@ -146,7 +146,7 @@ class KernelGPTModel(KernelGPTPreTrainedModel):
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList(
             KernelGPTBlock(config, layer) for layer in range(config.num_hidden_layers)
         )

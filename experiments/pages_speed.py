@@ -100,7 +100,7 @@ def steps() -> str:
 
 def decoding() -> str:
     """Tokens/s of generation, and its share of that of transformers' Llama."""
-    found = read(EPYC / "decoding.json")["rows"]
+    found = read(ZEN3 / "decoding.json")["rows"]
     rates = {(row["batch"], row["prompt"], row["model"]): row["tokens_per_second"] for row in found}
     cases = list(dict.fromkeys(key[:2] for key in rates))
     rows = []

@@ -42,10 +42,7 @@ def check_new_folder(folder: Path) -> None:
 
 
 def check_new_file(path: Path | None, force: bool, option: str) -> None:
-    """Refuse a file in no folder, or in a closed one, or one that is there already unless `force`.
-
-    None, an option that was not given, is nothing to refuse.
-    """
+    """Refuse a file in no folder or a closed one, or one that is there unless `force`; None is no file."""
     if path is None:
         return
     folder = Path(os.path.realpath(path)).parent  # unlike resolve, of links in a circle, too

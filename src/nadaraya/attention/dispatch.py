@@ -30,7 +30,9 @@ def by_backend(name: str, args: AttentionArguments, with_lse: bool) -> tuple[Ten
         return linear.attention(name, args, with_lse)
     if name == "triton":
         return triton.attention(args, with_lse)
-    return sdpa.attention(args, with_lse, keep=name == "dense")
+    if name == "dense":
+        return sdpa.attention(args, with_lse, keep=True)
+    return sdpa.attention(args, with_lse)
 
 
 def choice(backend: str, args: AttentionArguments, return_weights: bool) -> BackendChoice:

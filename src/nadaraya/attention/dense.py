@@ -92,14 +92,14 @@ def attention(
         dropout_p: probability of dropping a weight; default 0.
 
     Returns:
-        The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there; where
-        it is not wanted some other number, or None unless `hides`.
+        The output (B, H, Nq, e), zero in rows that see nothing, and log Σ exp of the scores, −∞ there. Where
+        that sum is not wanted, it is 0 in all other rows, or None unless `hides`.
     """
     if not (with_lse or dropout_p or torch.is_grad_enabled()) and _is_one_call(query, value):
         bias = sum(biases[1:], biases[0]) if biases else None
         out = F.scaled_dot_product_attention(
             query, key, in_dtype(value, query.dtype), bias, scale=scale,
-            enable_gqa=query.shape[:2] != key.shape[:2],
+            enable_gqa=query.shape[:2] != key.shape[:2],  # a bool when it is traced, too
         )  # fmt: skip
         lse = out.new_zeros(out.shape[:3]) if hides else None
         if lse is not None and bias is not None and (nothing := _rows_of_nothing(bias)) is not None:
@@ -130,6 +130,7 @@ def attention(
 
 def _is_one_call(query: Tensor, value: Tensor) -> bool:
     """Return whether PyTorch's fused attention is fastest without gradients: not for many short rows."""
+    # What is exported keeps a batch of any size; of one row the compiler makes one loop with what is around.
     if torch.compiler.is_compiling() and (torch.compiler.is_exporting() or query.shape[2] == 1):
         return False
     if query.shape[2] == 1 and value.dtype in _MULTIPLIED:
@@ -165,9 +166,8 @@ def _of_some(
         scores = scores.masked_fill(nothing, 0.0)
     lse = scores.logsumexp(-1) if with_lse else scores.new_zeros(scores.shape[:3]) if hides else None
     weights = torch.softmax(scores, -1, out=scores) if once else scores.softmax(-1)
-    if nothing is not None:
-        weights = weights.masked_fill(nothing, 0.0)
-        lse = None if lse is None else lse.masked_fill(nothing[..., 0], -torch.inf)
+    if nothing is not None and lse is not None:
+        weights, lse = weights.masked_fill(nothing, 0.0), lse.masked_fill(nothing[..., 0], -torch.inf)
     if dropout_p > 0.0:
         weights = F.dropout(weights, dropout_p)
     if value.dtype in _MULTIPLIED and not torch.compiler.is_compiling():

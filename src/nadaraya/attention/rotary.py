@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nadaraya.attention.arguments import in_dtype
 from nadaraya.errors import must_be
 
-_TURNS = 64  # positions that are turned at once
+_AT_ONCE = 64  # positions whose turns are made together
 
 
 class RotaryEmbedding(nn.Module):
@@ -67,7 +67,7 @@ class RotaryEmbedding(nn.Module):
         else:
             if own and type(x) is Tensor:
                 # Tokens that are decoded one by one share what is made.
-                first, last = first_position // _TURNS * _TURNS, -(-positions[1] // _TURNS) * _TURNS
+                first, last = first_position // _AT_ONCE * _AT_ONCE, -(-positions[1] // _AT_ONCE) * _AT_ONCE
                 turns = _static_turns((first, last), self.head_dim, self.base, x.device, dtype)
                 turns = turns[first_position - first : positions[1] - first]
             else:

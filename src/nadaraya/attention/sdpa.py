@@ -61,7 +61,7 @@ def attention(
         out, lse = _softmax(args, with_lse, keep)
     else:
         out, lse = document_by_document(args, lambda document: _within_document(document, with_lse, keep))
-    return args.with_eps(out, lse), lse
+    return args.with_eps(out, lse), lse if with_lse else None
 
 
 def _within_document(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
@@ -111,7 +111,7 @@ def _softmax(args: AttentionArguments, with_lse: bool, keep: bool) -> tuple[Tens
         biases = [] if key_bias is None else [key_bias[:, :, None]]
         biases += [] if by_pairs is None else [by_pairs]
         out, lse = dense.attention(query, key, value, args.scale, biases, hides, needs_lse, args.dropout_p)
-        return _completed(args, form, out, lse)
+        return _completed(args, form, out, lse if needs_lse or args.exclude_self else None)
     diagonals = _diagonals(args)
     if diagonals is not None and _masks_densely(args):
         pairs = by_lag.of_all_pairs(diagonals, args.key.shape[2])

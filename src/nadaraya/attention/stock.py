@@ -44,7 +44,7 @@ def attention(args: AttentionArguments) -> Tensor:
     causal = args.causal and args.query.shape[2] > 1 and mask is None
     out = F.scaled_dot_product_attention(
         query, key, args.value, mask, dropout_p=args.dropout_p, is_causal=causal, scale=scale,
-        enable_gqa=shares and query.shape[:2] != key.shape[:2],
+        enable_gqa=shares and query.shape[:2] != key.shape[:2],  # a bool when it is traced, too
     )  # fmt: skip
     if not torch.compiler.is_compiling() and out.grad_fn and "ScaledDotProduct" in out.grad_fn.name():
         out.grad_fn.register_hook(_refuse_second_derivatives)
